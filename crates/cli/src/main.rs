@@ -1,0 +1,2 @@
+//! The millpond command.
+fn main() {}
