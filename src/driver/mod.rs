@@ -93,8 +93,12 @@ pub trait Driver: Send + Sync + fmt::Debug + 'static {
     fn destroy_event(&self, device: DeviceId, event: EventHandle) -> DriverResult<()>;
 
     /// Records `event` after all work that `stream` has been given. Both belong to `device`.
-    fn record(&self, device: DeviceId, event: EventHandle, stream: StreamHandle)
-    -> DriverResult<()>;
+    fn record(
+        &self,
+        device: DeviceId,
+        event: EventHandle,
+        stream: StreamHandle,
+    ) -> DriverResult<()>;
 
     /// Whether the work before the event's last record is done.
     fn query(&self, device: DeviceId, event: EventHandle) -> DriverResult<bool>;
@@ -124,13 +128,8 @@ pub trait Driver: Send + Sync + fmt::Debug + 'static {
     fn release_page(&self, device: DeviceId, page: PageHandle) -> DriverResult<()>;
 
     /// Maps the whole of `page` at `address` (offset 0, `bytes` long).
-    fn map(
-        &self,
-        device: DeviceId,
-        address: u64,
-        bytes: u64,
-        page: PageHandle,
-    ) -> DriverResult<()>;
+    fn map(&self, device: DeviceId, address: u64, bytes: u64, page: PageHandle)
+    -> DriverResult<()>;
 
     /// Makes mapped memory accessible to `device`; one call may cover many mappings.
     fn set_access(&self, device: DeviceId, address: u64, bytes: u64) -> DriverResult<()>;

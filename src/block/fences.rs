@@ -1,0 +1,236 @@
+//! Fence sets: which streams' work must be over before a block's bytes may be touched again.
+
+use super::{Descriptor, Fence, INLINE, StreamId};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+
+/// Further fences of a block that more than [`INLINE`] streams use. A row stays with its
+/// descriptor once made, so a claim frees nothing.
+#[derive(Default)]
+pub(crate) struct Row {
+    entries: [AtomicU64; 15],
+    next: AtomicPtr<Row>,
+}
+
+impl Descriptor {
+    /// Calls `each` with every fence entry in use, inline ones first. Entries fill from the front:
+    /// the first empty one ends the set.
+    fn entries(&self, mut each: impl FnMut(&AtomicU64, Fence)) {
+        let mut visit = |entries: &[AtomicU64]| {
+            for entry in entries {
+                let fence = Fence(entry.load(Ordering::Relaxed));
+                if fence.is_none() {
+                    return false;
+                }
+                each(entry, fence);
+            }
+            true
+        };
+        if !visit(&self.fences) {
+            return;
+        }
+        let mut link = &self.spill;
+        // Acquire pairs with the release CAS of `append`, which publishes a fresh row.
+        // SAFETY: a published row is freed only by the descriptor's drop, which has `&mut self`.
+        while let Some(row) = unsafe { link.load(Ordering::Acquire).as_ref() } {
+            if !visit(&row.entries) {
+                return;
+            }
+            link = &row.next;
+        }
+    }
+
+    /// Whether `test` holds for every fence. Safe to call on a block that one does not own: the
+    /// answer counts if the claim that follows succeeds on the word read before.
+    #[inline]
+    pub fn all_fences(&self, mut test: impl FnMut(Fence) -> bool) -> bool {
+        let mut all = true;
+        self.entries(|_, fence| all = all && test(fence));
+        all
+    }
+
+    /// Owner: the block now belongs to `stream` alone; what it was used on before is settled.
+    pub fn reset_fences(&self, stream: StreamId) {
+        self.entries(|entry, _| entry.store(0, Ordering::Relaxed));
+        self.fences[0].store(Fence::open(stream).0, Ordering::Relaxed);
+    }
+
+    /// Owner: replaces the set by one that fits inline.
+    pub fn set_fences(&self, set: &FenceSet) {
+        self.entries(|entry, _| entry.store(0, Ordering::Relaxed));
+        for (entry, fence) in self.fences.iter().zip(&set.fences[..set.len]) {
+            entry.store(fence.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The hot free: the block was touched by its own stream only, up to `fence`.
+    #[inline]
+    pub fn stamp_own(&self, fence: Fence) {
+        self.fences[0].store(fence.0, Ordering::Relaxed);
+    }
+
+    /// The stream the block was allocated on (owner, while live).
+    pub fn stream(&self) -> StreamId {
+        Fence(self.fences[0].load(Ordering::Relaxed)).stream()
+    }
+
+    /// The free of a block with uses: stamps what is still open.
+    pub fn stamp_open(&self, mut stamp: impl FnMut(StreamId) -> Fence) {
+        self.entries(|entry, fence| {
+            if fence.is_open() {
+                entry.store(stamp(fence.stream()).0, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Records a use of a live block: open (to be stamped at the free), or stamped now. A later
+    /// record of the same stream replaces an earlier one, since the latest says when it ends.
+    /// Several threads may record uses of one block at once.
+    pub fn record_use(&self, fence: Fence) {
+        if self.place(&self.fences, fence) {
+            return;
+        }
+        let mut link = &self.spill;
+        loop {
+            let mut row = link.load(Ordering::Acquire);
+            if row.is_null() {
+                let fresh = Box::into_raw(Box::<Row>::default());
+                let null = std::ptr::null_mut();
+                // Release publishes the fresh row to the acquire loads here and in `entries`.
+                match link.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => row = fresh,
+                    Err(theirs) => {
+                        // SAFETY: the CAS failed, so `fresh` was never shared.
+                        drop(unsafe { Box::from_raw(fresh) });
+                        row = theirs;
+                    }
+                }
+            }
+            // SAFETY: published rows live as long as the descriptor.
+            let row = unsafe { &*row };
+            if self.place(&row.entries, fence) {
+                return;
+            }
+            link = &row.next;
+        }
+    }
+
+    /// Puts `fence` into the first entry of its stream or the first empty one.
+    fn place(&self, entries: &[AtomicU64], fence: Fence) -> bool {
+        for entry in entries {
+            let mut seen = entry.load(Ordering::Relaxed);
+            while seen == 0 || Fence(seen).stream() == fence.stream() {
+                match entry.compare_exchange(seen, fence.0, Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => return true,
+                    Err(found) => seen = found,
+                }
+            }
+        }
+        false
+    }
+
+    /// The fences for which `keep` holds, if they fit inline.
+    pub fn fences_where(&self, mut keep: impl FnMut(Fence) -> bool) -> Option<FenceSet> {
+        let mut set = FenceSet::default();
+        let mut fits = true;
+        self.entries(|_, fence| fits &= !keep(fence) || set.insert(fence));
+        fits.then_some(set)
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        let mut row = self.spill.load(Ordering::Acquire);
+        while !row.is_null() {
+            // SAFETY: rows come from `Box::into_raw` in `record_use`; `&mut self` says nobody reads.
+            let boxed = unsafe { Box::from_raw(row) };
+            row = boxed.next.load(Ordering::Acquire);
+        }
+    }
+}
+
+/// A fence set by value: at most [`INLINE`] streams, one fence each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FenceSet {
+    fences: [Fence; INLINE],
+    len: usize,
+}
+
+impl Default for FenceSet {
+    fn default() -> Self {
+        Self { fences: [Fence::NONE; INLINE], len: 0 }
+    }
+}
+
+impl FenceSet {
+    /// Adds a fence, keeping the later one of a stream. False when the set is full.
+    pub fn insert(&mut self, fence: Fence) -> bool {
+        for held in &mut self.fences[..self.len] {
+            if held.stream() == fence.stream() {
+                // An open entry has yet to be stamped: it outlasts any stamp.
+                if fence.is_open() || (!held.is_open() && fence.q() > held.q()) {
+                    *held = fence;
+                }
+                return true;
+            }
+        }
+        let Some(empty) = self.fences.get_mut(self.len) else { return false };
+        *empty = fence;
+        self.len += 1;
+        true
+    }
+
+    /// Both sets together, if they fit.
+    pub fn union(&self, other: &Self) -> Option<Self> {
+        let mut both = *self;
+        other.iter().all(|&fence| both.insert(fence)).then_some(both)
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, Fence> {
+        self.fences[..self.len].iter()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn fence(stream: u16, q: u64) -> Fence {
+        Fence::new(StreamId(stream), q)
+    }
+
+    #[test]
+    fn uses_beyond_the_inline_entries_spill_and_come_back() {
+        let block = Descriptor::default();
+        block.reset_fences(StreamId(1));
+        for stream in 2..60 {
+            block.record_use(Fence::open(StreamId(stream)));
+            block.record_use(Fence::open(StreamId(stream)));
+        }
+        block.record_use(fence(7, 33));
+        block.stamp_open(|stream| fence(stream.0, 100 + u64::from(stream.0)));
+        let mut seen = Vec::new();
+        assert!(block.all_fences(|fence| {
+            seen.push((fence.stream().0, fence.q()));
+            true
+        }));
+        seen.sort_unstable();
+        let want: Vec<_> =
+            (1..60).map(|s| (s, if s == 7 { 33 } else { 100 + u64::from(s) })).collect();
+        assert_eq!(seen, want);
+        assert!(block.fences_where(|_| true).is_none());
+
+        block.reset_fences(StreamId(5));
+        let set = block.fences_where(|_| true).unwrap();
+        assert_eq!(set.iter().map(|f| f.stream()).collect::<Vec<_>>(), [StreamId(5)]);
+    }
+
+    #[test]
+    fn a_set_keeps_the_later_fence_of_a_stream_and_says_when_it_is_full() {
+        let mut set = FenceSet::default();
+        assert!(set.insert(fence(1, 5)) && set.insert(fence(1, 3)) && set.insert(fence(1, 9)));
+        assert_eq!(set.iter().map(|f| f.q()).collect::<Vec<_>>(), [9]);
+        assert!(set.insert(fence(2, 1)) && set.insert(fence(3, 1)));
+        assert!(!set.insert(fence(4, 1)));
+        assert!(set.union(&set).is_some());
+    }
+}

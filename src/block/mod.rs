@@ -1,0 +1,167 @@
+//! Blocks: descriptors, their state word, and ownership by one compare-and-swap.
+//!
+//! A *descriptor* is a block's record. It is type-stable: never freed while the pool lives, named by
+//! index, reused under a new tag. Whoever moves its state word out of `Cached` (or holds it `Live`)
+//! owns the block and may write the other fields; everybody may read them, and a reader that then
+//! wins the CAS on the word it read before knows that what it read belongs together.
+//!
+//! ```text
+//! only the owner writes        size, slack, fences, spill
+//! the owner or record_use      fences (open entries), USES
+//! only the arena               address; Free, Hole, Spare; INDEXED cleared
+//! the freeing thread           INDEXED set, together with a push onto the arena's notes
+//! ```
+
+mod fences;
+mod word;
+
+pub(crate) use fences::FenceSet;
+pub use word::StreamId;
+pub(crate) use word::{Fence, Hint, State, Word};
+
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Fences kept inside the descriptor; a block used on more streams spills into rows of its own.
+pub(crate) const INLINE: usize = 3;
+
+/// A block's record: one cache line.
+#[repr(align(64))]
+#[derive(Default)]
+pub(crate) struct Descriptor {
+    state: AtomicU64,
+    address: AtomicU64,
+    size: AtomicU64,
+    /// Granted minus requested bytes (small blocks: at most 1/16 of a megabyte).
+    slack: AtomicU32,
+    /// The next descriptor in the arena's list of notes.
+    pub note: AtomicU32,
+    fences: [AtomicU64; INLINE],
+    spill: AtomicPtr<fences::Row>,
+}
+
+impl Descriptor {
+    /// The state word. Acquire pairs with the release of whoever published it, so the fields of
+    /// the block are those of this word or of a later one.
+    #[inline]
+    pub fn word(&self) -> Word {
+        Word(self.state.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.address.load(Ordering::Relaxed)
+    }
+
+    /// Granted bytes.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Bytes the user asked for.
+    pub fn requested(&self) -> u64 {
+        self.size() - u64::from(self.slack.load(Ordering::Relaxed))
+    }
+
+    /// Owner only.
+    #[inline]
+    pub fn set_requested(&self, bytes: u64) {
+        let slack = self.size() - bytes;
+        self.slack.store(slack as u32, Ordering::Relaxed);
+    }
+
+    /// Arena only, while it owns the block.
+    pub fn set_extent(&self, address: u64, size: u64) {
+        self.address.store(address, Ordering::Relaxed);
+        self.size.store(size, Ordering::Relaxed);
+    }
+
+    /// Moves the word if it is still `from`.
+    /// Success: acquire pairs with the release of the previous owner, whose writes to the block's
+    /// fields (and to its stream, through the fences) come before ours; release publishes ours.
+    #[inline]
+    pub fn exchange(&self, from: Word, to: Word) -> Result<(), Word> {
+        match self.state.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(found) => Err(Word(found)),
+        }
+    }
+
+    /// Takes a cached block for a user: `Cached → Live` under a new tag. `Some` is the word it has
+    /// now; `None` when somebody else was faster or the hint is stale.
+    #[inline]
+    pub fn claim(&self, hint: Hint) -> Option<Word> {
+        let mut word = self.word();
+        loop {
+            if !word.matches(hint) || word.state() != State::Cached {
+                return None;
+            }
+            let live = word.with_state(State::Live).without(Word::USES).next_tag();
+            match self.exchange(word, live) {
+                Ok(()) => return Some(live),
+                // Same tag, still cached: only the arena's INDEXED flag moved, and it moves at
+                // most twice while a block stays cached, so this does not loop for others' sake.
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    /// Takes a cached block for the arena: `Cached → Claimed` under a new tag.
+    pub fn claim_for_arena(&self, seen: Word) -> bool {
+        seen.state() == State::Cached
+            && self.exchange(seen, seen.with_state(State::Claimed).next_tag()).is_ok()
+    }
+
+    /// Sets the state of a block that the caller owns exclusively; flags are kept.
+    ///
+    /// Every thread that may touch the word of an owned block only sets flags on it (`USES` by the
+    /// user who holds it live), so the loop ends.
+    pub fn set_state(&self, state: State) {
+        let mut word = self.word();
+        while let Err(found) = self.exchange(word, word.with_state(state)) {
+            word = found;
+        }
+    }
+
+    /// Arena: makes a claimed block live under a new tag, and returns its word.
+    pub fn hand_out(&self) -> Word {
+        let mut word = self.word();
+        loop {
+            let live = word.with_state(State::Live).without(Word::USES).next_tag();
+            match self.exchange(word, live) {
+                Ok(()) => return live,
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    /// Marks a live block as used on more streams than its own.
+    pub fn set_uses(&self) {
+        // Release: the fence entry is visible to the free that sees the flag.
+        self.state.fetch_or(Word::USES, Ordering::AcqRel);
+    }
+
+    /// Puts a free or hole extent into the arena's index, or takes it out.
+    pub fn set_indexed(&self, indexed: bool) {
+        if indexed {
+            self.state.fetch_or(Word::INDEXED, Ordering::AcqRel);
+        } else {
+            self.state.fetch_and(!Word::INDEXED, Ordering::AcqRel);
+        }
+    }
+
+    /// Arena: forgets a block that turned out to be live. Refused (false) when the block has been
+    /// freed meanwhile: it must then stay indexed, since its free saw the flag and left no note.
+    pub fn forget_if_taken(&self) -> bool {
+        let mut word = self.word();
+        loop {
+            if word.state() == State::Cached {
+                return false;
+            }
+            match self.exchange(word, word.without(Word::INDEXED)) {
+                Ok(()) => return true,
+                Err(found) => word = found,
+            }
+        }
+    }
+}

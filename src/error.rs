@@ -1,0 +1,111 @@
+//! What can go wrong, said so that a person can act on it.
+
+use crate::block::StreamId;
+use crate::driver::{DeviceId, DriverError};
+use std::fmt;
+
+/// Why the pool refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A block of zero bytes was asked for.
+    #[error("an allocation of 0 bytes has no address: ask for at least 1")]
+    ZeroSize,
+    /// More bytes than any device has addresses for.
+    #[error("an allocation of {bytes} bytes is beyond the limit of {max}")]
+    TooLarge {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The largest request the pool takes.
+        max: u64,
+    },
+    /// The device has no memory for the request.
+    #[error(transparent)]
+    OutOfMemory(Box<OutOfMemory>),
+    /// No device with this ordinal.
+    #[error("{device} does not exist: the driver has {count}")]
+    NoSuchDevice {
+        /// The device asked for.
+        device: DeviceId,
+        /// Devices the driver has, numbered from 0.
+        count: u16,
+    },
+    /// All 65,535 stream ids are taken, or wait for their last work to complete.
+    #[error("{device}: no stream id left; 65535 streams are registered or not yet completed")]
+    TooManyStreams {
+        /// The device of the stream that was to be registered.
+        device: DeviceId,
+    },
+    /// The device's 2^24 descriptors all describe blocks.
+    #[error("{device}: no block descriptor left")]
+    TooManyBlocks {
+        /// The device.
+        device: DeviceId,
+    },
+    /// No block of this pool starts at the address.
+    #[error("no block of this pool starts at {address:#x}")]
+    UnknownAddress {
+        /// The address given.
+        address: u64,
+    },
+    /// The block that starts at the address is not allocated: it was freed before.
+    #[error("the block at {address:#x} is not allocated: freed twice?")]
+    NotAllocated {
+        /// The address given.
+        address: u64,
+    },
+    /// The stream belongs to another pool.
+    #[error("{stream} belongs to another pool")]
+    ForeignStream {
+        /// The stream's number in its own pool.
+        stream: StreamId,
+    },
+    /// `try_alloc` found nothing cached, and another thread is in the device's arena.
+    #[error("{device}: nothing cached fits, and the arena is busy")]
+    Busy {
+        /// The device.
+        device: DeviceId,
+    },
+    /// A driver call failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+/// Why there is no memory, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The device.
+    pub device: DeviceId,
+    /// The stream that asked.
+    pub stream: StreamId,
+    /// Bytes asked for.
+    pub requested: u64,
+    /// Bytes that users hold (as asked for).
+    pub live: u64,
+    /// Physical bytes taken from the driver.
+    pub reserved: u64,
+    /// Most physical bytes the pool may take.
+    pub limit: u64,
+    /// Bytes of extents that nobody holds.
+    pub free: u64,
+    /// The largest of them.
+    pub largest_free: u64,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, stream, requested, live, reserved, limit, free, largest_free } = self;
+        write!(f, "{device} is out of memory: {stream} asked for {requested} bytes; ")?;
+        write!(f, "of {limit} bytes {reserved} are reserved, {live} live, {free} free")?;
+        write!(f, " (the largest extent {largest_free})")?;
+        if largest_free >= requested {
+            write!(f, "; the free ones wait for streams that have not completed")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+/// Result of a pool call.
+pub type Result<T> = std::result::Result<T, Error>;

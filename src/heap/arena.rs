@@ -1,0 +1,249 @@
+//! The arena: the part of a heap that one thread enters at a time, and the order in which a miss
+//! looks for memory.
+
+use super::extent::Links;
+use super::index::Index;
+use super::pages::{Gauge, Pages};
+use super::{Blocks, fit::Effort};
+use crate::block::{Descriptor, State, StreamId, Word};
+use crate::config::{Reuse, Settings};
+use crate::driver::{DeviceId, Driver, DriverError};
+use crate::fence::Fences;
+use crate::size;
+use crate::sync::Arc;
+
+/// A region of the reservation, with its own extents. Small and large blocks never share one.
+pub(super) struct Region {
+    pub first: u32,
+    /// `Free` extents, and `Cached` ones whose notes have been read.
+    pub resident: Index,
+    pub holes: Index,
+}
+
+/// Small blocks' region, and the other.
+pub(super) const SMALL: u8 = 0;
+pub(super) const LARGE: u8 = 1;
+
+pub(crate) struct Arena {
+    pub(super) blocks: Arc<Blocks>,
+    pub(super) fences: Arc<Fences>,
+    pub(super) pages: Pages,
+    pub(super) links: Vec<Links>,
+    /// Descriptors that describe nothing.
+    pub(super) spares: Vec<u32>,
+    pub(super) regions: [Region; 2],
+    /// Large cached extents that were not merged yet.
+    pub(super) unmerged: Vec<u32>,
+    pub(super) settings: Settings,
+}
+
+/// What a miss asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub stream: StreamId,
+    /// Granted bytes.
+    pub bytes: u64,
+    pub requested: u64,
+}
+
+/// Why the arena has nothing to give.
+#[derive(Debug)]
+pub(crate) enum Denied {
+    /// No memory for it: the largest extent that is free, and the bytes free in all.
+    OutOfMemory { largest_free: u64, free: u64 },
+    /// A driver call failed.
+    Driver(DriverError),
+    /// All 2^24 descriptors describe something.
+    Descriptors,
+}
+
+impl Arena {
+    /// An arena over a fresh reservation.
+    pub fn new(
+        driver: Arc<dyn Driver>,
+        device: DeviceId,
+        blocks: Arc<Blocks>,
+        fences: Arc<Fences>,
+        gauge: Arc<Gauge>,
+        layout: Layout,
+        settings: Settings,
+    ) -> Option<Self> {
+        let base = blocks.base();
+        let pages = Pages::new(driver, device, base, layout.page_bytes, layout.limit, gauge);
+        let region = || Region { first: 0, resident: Index::new(), holes: Index::new() };
+        let mut arena = Self {
+            blocks,
+            fences,
+            pages,
+            links: vec![Links::default()],
+            spares: Vec::new(),
+            regions: [region(), region()],
+            unmerged: Vec::new(),
+            settings,
+        };
+        let large = base + layout.small_bytes;
+        arena.regions[0].first = arena.describe_region(SMALL, base, layout.small_bytes)?;
+        arena.regions[1].first = arena.describe_region(LARGE, large, layout.large_bytes)?;
+        Some(arena)
+    }
+
+    /// Serves a miss: a live block, its descriptor's index and word.
+    ///
+    /// In this order: what is free or cached and known to be ordered before the stream's next work;
+    /// the same once neighbours are merged; the same once fences were asked about; what a stream
+    /// wait makes usable; fresh memory; and, where that is refused, memory taken back from idle
+    /// extents elsewhere, at the last waiting for their fences.
+    pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
+        let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
+        self.read_notes();
+        if let Some(taken) = self.fit(region, request, Effort::Tight)? {
+            return Ok(taken);
+        }
+        self.merge_cached(region);
+        if let Some(taken) = self.fit(region, request, Effort::Known)? {
+            return Ok(taken);
+        }
+        let reuse = self.settings.reuse;
+        if reuse != Reuse::SameStream
+            && let Some(taken) = self.fit(region, request, Effort::Ask)?
+        {
+            return Ok(taken);
+        }
+        if reuse == Reuse::Wait
+            && let Some(taken) = self.fit(region, request, Effort::Wait)?
+        {
+            return Ok(taken);
+        }
+        match self.grow(region, request) {
+            Err(Denied::OutOfMemory { .. }) => {}
+            done => return done,
+        }
+        self.reclaim_for(region, request)
+    }
+
+    /// Brings the index up to date with what was freed since the arena last looked.
+    pub(super) fn read_notes(&mut self) {
+        let mut index = self.blocks.take_notes();
+        while index != 0 {
+            let block = self.block(index);
+            let next = block.note.load(crate::sync::Ordering::Relaxed);
+            match block.word().state() {
+                // Merged away while its note waited: only now is its link free for reuse.
+                State::Spare => {
+                    block.set_indexed(false);
+                    self.spares.push(index);
+                }
+                State::Free | State::Hole => block.set_indexed(false),
+                State::Cached | State::Live | State::Claimed | State::Orphan => {
+                    if !block.forget_if_taken() {
+                        let (region, bytes) =
+                            (usize::from(self.links[index as usize].region), block.size());
+                        self.regions[region].resident.insert(&mut self.links, index, bytes);
+                        self.unmerged.push(index);
+                    }
+                }
+            }
+            index = next;
+        }
+    }
+
+    /// Merges cached extents with their free neighbours. Large ones are those noted since the last
+    /// time; small ones, which leave no notes, are found by a walk over their region.
+    pub(super) fn merge_cached(&mut self, region: u8) {
+        if region == SMALL {
+            self.merge_all(SMALL);
+            return;
+        }
+        for index in std::mem::take(&mut self.unmerged) {
+            let seen = self.block(index).word();
+            if seen.state() == State::Cached {
+                if !self.has_mergeable_neighbour(index) {
+                    self.unmerged.push(index);
+                } else if self.claim(index, seen) {
+                    self.settle(index, State::Free);
+                }
+            } else if self.links[index as usize].bin.is_some()
+                && !matches!(seen.state(), State::Free | State::Hole)
+            {
+                self.forget(index);
+            }
+        }
+    }
+
+    /// Takes a block that its user's side has claimed out of the index; its next free notes it.
+    pub(super) fn forget(&mut self, index: u32) {
+        if self.block(index).forget_if_taken() {
+            let region = usize::from(self.links[index as usize].region);
+            self.regions[region].resident.remove(&mut self.links, index);
+        }
+    }
+
+    /// Claims and merges every extent of a region that can be had.
+    pub(super) fn merge_all(&mut self, region: u8) {
+        let mut index = self.regions[usize::from(region)].first;
+        while index != 0 {
+            let seen = self.block(index).word();
+            let worth = match seen.state() {
+                State::Cached => true,
+                State::Free => self.has_mergeable_neighbour(index),
+                _ => false,
+            };
+            if worth && self.claim(index, seen) {
+                index = self.settle(index, State::Free);
+            }
+            index = self.links[index as usize].next;
+        }
+    }
+
+    /// Calls `each` with every extent of every region, in address order.
+    pub(super) fn for_each_extent(&self, mut each: impl FnMut(u32, &Descriptor)) {
+        for region in &self.regions {
+            let mut index = region.first;
+            while index != 0 {
+                each(index, self.block(index));
+                index = self.links[index as usize].next;
+            }
+        }
+    }
+
+    /// Requested bytes of the blocks that users hold.
+    pub fn live_bytes(&self) -> u64 {
+        let mut live = 0;
+        self.for_each_extent(|_, block| {
+            if matches!(block.word().state(), State::Live | State::Orphan) {
+                live += block.requested();
+            }
+        });
+        live
+    }
+
+    /// The out-of-memory answer as things stand.
+    pub(super) fn out_of_memory(&self) -> Denied {
+        let (mut largest_free, mut free) = (0, 0);
+        self.for_each_extent(|_, block| {
+            if matches!(block.word().state(), State::Free | State::Cached) {
+                free += block.size();
+                largest_free = largest_free.max(block.size());
+            }
+        });
+        Denied::OutOfMemory { largest_free, free }
+    }
+
+    /// Host memory held, in bytes.
+    pub fn bookkeeping(&self) -> u64 {
+        (size_of::<Self>()
+            + self.links.capacity() * size_of::<Links>()
+            + (self.spares.capacity() + self.unmerged.capacity()) * size_of::<u32>()) as u64
+            + self.pages.bytes()
+    }
+}
+
+/// How a reservation is divided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub page_bytes: u64,
+    pub small_bytes: u64,
+    pub large_bytes: u64,
+    /// Most physical bytes to take.
+    pub limit: u64,
+}

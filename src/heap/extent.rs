@@ -1,0 +1,246 @@
+//! Extents: the ranges that tile a region of the reservation, and how they split and merge.
+//!
+//! ```text
+//! every byte of a region lies in exactly one extent; links run in address order
+//! extent(next) starts where extent ends;  prev(next(i)) = i;  a region's first extent never changes
+//! resident and hole pieces are separate extents; a border between them is a page border
+//! Free and Hole extents are in the region's index; Cached ones are if INDEXED is set and no note
+//!   of theirs is waiting; Live and Claimed ones may still be, and leave when they are found
+//! ```
+//!
+//! Links belong to the arena and lie outside the descriptors: they need its lock and nothing else.
+
+use super::arena::{Arena, Region};
+use crate::block::{Descriptor, FenceSet, State, Word};
+
+/// An extent's neighbours, and its place in the index. Index 0 is no extent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Links {
+    pub prev: u32,
+    pub next: u32,
+    pub bin_prev: u32,
+    pub bin_next: u32,
+    pub bin: Option<u16>,
+    pub region: u8,
+}
+
+impl Arena {
+    /// The descriptor of an extent.
+    pub(super) fn block(&self, index: u32) -> &Descriptor {
+        self.blocks.at(index)
+    }
+
+    /// A descriptor for a new extent, claimed and linked nowhere. `None` when all 2^24 are in use.
+    fn describe(&mut self, region: u8, address: u64, size: u64) -> Option<u32> {
+        let index = match self.spares.pop() {
+            Some(index) => index,
+            None => {
+                let index = self.links.len() as u32;
+                self.blocks.create(index)?;
+                self.links.push(Links::default());
+                index
+            }
+        };
+        self.links[index as usize] = Links { region, ..Links::default() };
+        let block = self.block(index);
+        block.set_extent(address, size);
+        block.set_state(State::Claimed);
+        Some(index)
+    }
+
+    /// The first extent of a region: all of it, a hole.
+    pub(super) fn describe_region(&mut self, region: u8, address: u64, size: u64) -> Option<u32> {
+        let index = self.describe(region, address, size)?;
+        self.file(index, State::Hole);
+        Some(index)
+    }
+
+    /// Takes an extent that the arena has claimed out of the index.
+    pub(super) fn unfile(&mut self, index: u32) {
+        let region = usize::from(self.links[index as usize].region);
+        if self.links[index as usize].bin.is_some() {
+            let state = self.block(index).word().state();
+            let Region { resident, holes, .. } = &mut self.regions[region];
+            let bins = if state == State::Hole { holes } else { resident };
+            bins.remove(&mut self.links, index);
+            self.block(index).set_indexed(false);
+        }
+    }
+
+    /// Puts a claimed extent into the index as `Free` or `Hole`.
+    pub(super) fn file(&mut self, index: u32, state: State) {
+        let bytes = self.block(index).size();
+        let region = usize::from(self.links[index as usize].region);
+        let Region { resident, holes, .. } = &mut self.regions[region];
+        let bins = if state == State::Hole { holes } else { resident };
+        bins.insert(&mut self.links, index, bytes);
+        self.block(index).set_state(state);
+    }
+
+    /// Claims an extent in `Free`, `Hole` or `Cached` state and takes it out of the index. False
+    /// when its user's side was faster.
+    pub(super) fn claim(&mut self, index: u32, seen: Word) -> bool {
+        match seen.state() {
+            State::Free | State::Hole => {
+                self.unfile(index);
+                self.block(index).set_state(State::Claimed);
+                true
+            }
+            State::Cached => {
+                let won = self.block(index).claim_for_arena(seen);
+                if won {
+                    self.unfile(index);
+                }
+                won
+            }
+            _ => false,
+        }
+    }
+
+    /// Cuts a claimed extent: it keeps the first `bytes`, a new claimed extent gets the rest and the
+    /// same fences. `None` (and nothing changed) when there is no descriptor left.
+    pub(super) fn split(&mut self, index: u32, bytes: u64) -> Option<u32> {
+        let (address, size) = (self.block(index).address(), self.block(index).size());
+        debug_assert!(bytes > 0 && bytes < size);
+        let own = self.links[index as usize];
+        let fences = self.pending_fences(index)?;
+        let rest = self.describe(own.region, address + bytes, size - bytes)?;
+        self.block(index).set_extent(address, bytes);
+        self.block(rest).set_fences(&fences);
+        self.links[rest as usize].prev = index;
+        self.links[rest as usize].next = own.next;
+        self.links[index as usize].next = rest;
+        if own.next != 0 {
+            self.links[own.next as usize].prev = rest;
+        }
+        Some(rest)
+    }
+
+    /// Merges claimed extent `right` into claimed extent `left`, its neighbour below.
+    fn absorb(&mut self, left: u32, right: u32, fences: &FenceSet) {
+        let (low, high) = (self.block(left), self.block(right));
+        debug_assert_eq!(low.address() + low.size(), high.address());
+        low.set_extent(low.address(), low.size() + high.size());
+        low.set_fences(fences);
+        let next = self.links[right as usize].next;
+        self.links[left as usize].next = next;
+        if next != 0 {
+            self.links[next as usize].prev = left;
+        }
+        self.drop_descriptor(right);
+    }
+
+    /// Retires a merged extent's descriptor. One that still waits in the list of notes is kept until
+    /// the list is drained: its link is in use.
+    fn drop_descriptor(&mut self, index: u32) {
+        let block = self.block(index);
+        block.set_fences(&FenceSet::default());
+        block.set_state(State::Spare);
+        if !block.word().has(Word::INDEXED) {
+            self.spares.push(index);
+        }
+    }
+
+    /// The fences of an extent that are not known to have completed, if they fit a descriptor.
+    fn pending_fences(&self, index: u32) -> Option<FenceSet> {
+        self.block(index).fences_where(|fence| !self.fences.completed(fence))
+    }
+
+    fn joint_fences(&self, a: u32, b: u32) -> Option<FenceSet> {
+        self.pending_fences(a)?.union(&self.pending_fences(b)?)
+    }
+
+    /// Whether claimed extent `index` may swallow its neighbour in the state `seen`.
+    fn mergeable(&self, hole: bool, seen: State) -> bool {
+        match seen {
+            State::Hole => hole,
+            State::Free | State::Cached => !hole,
+            _ => false,
+        }
+    }
+
+    /// Merges a claimed extent with whichever neighbours can be had, and returns the result, still
+    /// claimed.
+    pub(super) fn merge(&mut self, mut index: u32, hole: bool) -> u32 {
+        loop {
+            let next = self.links[index as usize].next;
+            if next == 0 || !self.merge_pair(index, next, next, hole) {
+                break;
+            }
+        }
+        loop {
+            let prev = self.links[index as usize].prev;
+            if prev == 0 || !self.merge_pair(prev, index, prev, hole) {
+                break;
+            }
+            index = prev;
+        }
+        index
+    }
+
+    /// Merges neighbours `left` and `right`, of which `other` is the one not claimed yet.
+    fn merge_pair(&mut self, left: u32, right: u32, other: u32, hole: bool) -> bool {
+        let seen = self.block(other).word();
+        if !self.mergeable(hole, seen.state()) {
+            return false;
+        }
+        // Read before the claim, counted only if the claim on the same word succeeds.
+        let Some(fences) = self.joint_fences(left, right) else { return false };
+        if !self.claim(other, seen) {
+            return false;
+        }
+        self.absorb(left, right, &fences);
+        true
+    }
+
+    /// Merges a claimed extent and files the result.
+    pub(super) fn settle(&mut self, index: u32, state: State) -> u32 {
+        let merged = self.merge(index, state == State::Hole);
+        self.file(merged, state);
+        merged
+    }
+
+    /// Whether a neighbour of a cached extent could be merged with it.
+    pub(super) fn has_mergeable_neighbour(&self, index: u32) -> bool {
+        let Links { prev, next, .. } = self.links[index as usize];
+        [prev, next]
+            .into_iter()
+            .any(|i| i != 0 && self.mergeable(false, self.block(i).word().state()))
+    }
+}
+
+impl Arena {
+    /// Checks the invariants on top of this file, of the index, and of the pages. Panics with what
+    /// is wrong. Blocks may come and go meanwhile; the extents may not.
+    pub fn check_invariants(&self) {
+        for (number, region) in self.regions.iter().enumerate() {
+            let (mut index, mut prev, mut end) = (region.first, 0, None);
+            while index != 0 {
+                let (block, links) = (self.block(index), self.links[index as usize]);
+                let (address, size, state) = (block.address(), block.size(), block.word().state());
+                assert_eq!(usize::from(links.region), number, "extent {index} strayed");
+                assert_eq!(links.prev, prev, "extent {index} has another predecessor");
+                assert!(end.is_none_or(|end| end == address), "a gap before extent {index}");
+                assert!(size > 0 && size % crate::size::QUANTUM == 0, "extent {index}: {size}");
+                assert_ne!(state, State::Spare, "a spare descriptor {index} is linked");
+                if matches!(state, State::Free | State::Hole) {
+                    assert!(links.bin.is_some(), "extent {index} is {state:?} and not filed");
+                }
+                let backed = state != State::Hole;
+                let page = self.pages.page_bytes();
+                let mut at = address / page * page;
+                while at < address + size {
+                    assert_eq!(
+                        self.pages.is_backed(at),
+                        backed,
+                        "page {at:#x} of {state:?} {index}"
+                    );
+                    // A hole may span terabytes: its ends will do.
+                    at += if backed { page } else { size.max(page) };
+                }
+                (prev, end) = (index, Some(address + size));
+                index = links.next;
+            }
+        }
+    }
+}

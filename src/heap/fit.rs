@@ -1,0 +1,219 @@
+//! Best fit: the smallest extent that serves a request and whose fences allow it, and growth into
+//! holes.
+
+use super::arena::{Arena, Denied, Request};
+use crate::block::{State, StreamId, Word};
+use crate::fence::Asked;
+
+/// How far a search goes to make an extent usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Known orderings only, and of cached extents only those that fit closely: a much larger one
+    /// is merged with its neighbours before it is cut.
+    Tight,
+    /// Known orderings only.
+    Known,
+    /// Asks the driver about fences, sealing streams that need it.
+    Ask,
+    /// Makes the stream wait.
+    Wait,
+}
+
+/// Cached extents up to this share larger than the request are a close fit.
+const CLOSE: u64 = 8;
+
+impl Arena {
+    /// Finds, takes and cuts the best fitting extent.
+    pub(super) fn fit(
+        &mut self,
+        region: u8,
+        request: Request,
+        effort: Effort,
+    ) -> Result<Option<(u32, Word)>, Denied> {
+        let mut asked = Asked::default();
+        let mut bin = self.regions[usize::from(region)].resident.first_bin(request.bytes);
+        while let Some(current) = bin {
+            // A claim may be lost to the block's own stream: look again at what is left.
+            while let Some(index) = self.best_in(region, current, request, effort, &mut asked)? {
+                let seen = self.block(index).word();
+                if !self.claim(index, seen) {
+                    continue;
+                }
+                if effort == Effort::Wait && !self.wait_for(index, request.stream)? {
+                    self.file(index, State::Free);
+                    self.block(index).all_fences(|fence| {
+                        asked.refuse(fence);
+                        true
+                    });
+                    continue;
+                }
+                return self.hand_out(index, request).map(Some);
+            }
+            bin = self.regions[usize::from(region)].resident.bin_after(current);
+        }
+        Ok(None)
+    }
+
+    /// The smallest usable extent of a bin. Blocks that turn out to be live leave the index.
+    fn best_in(
+        &mut self,
+        region: u8,
+        bin: usize,
+        request: Request,
+        effort: Effort,
+        asked: &mut Asked,
+    ) -> Result<Option<u32>, Denied> {
+        let mut best: Option<(u64, u32)> = None;
+        let mut index = self.regions[usize::from(region)].resident.head(bin);
+        while index != 0 {
+            let next = self.links[index as usize].bin_next;
+            let (state, size) = (self.block(index).word().state(), self.block(index).size());
+            match state {
+                State::Free | State::Cached => {
+                    let fits = size >= request.bytes && best.is_none_or(|(b, _)| size < b);
+                    let loose = effort == Effort::Tight
+                        && state == State::Cached
+                        && size - size / CLOSE > request.bytes;
+                    if fits && !loose && self.usable(index, request.stream, effort, asked)? {
+                        best = Some((size, index));
+                    }
+                }
+                _ => self.forget(index),
+            }
+            index = next;
+        }
+        Ok(best.map(|(_, index)| index))
+    }
+
+    fn usable(
+        &self,
+        index: u32,
+        stream: StreamId,
+        effort: Effort,
+        asked: &mut Asked,
+    ) -> Result<bool, Denied> {
+        let block = self.block(index);
+        let mut error = None;
+        let usable = block.all_fences(|fence| {
+            self.fences.ordered(stream, fence)
+                || match effort {
+                    Effort::Tight | Effort::Known => false,
+                    Effort::Ask => asked.ask(&self.fences, fence).unwrap_or_else(|e| {
+                        error = Some(e);
+                        false
+                    }),
+                    Effort::Wait => !asked.has_failed(fence),
+                }
+        });
+        match error {
+            Some(error) => Err(Denied::Driver(error)),
+            None => Ok(usable),
+        }
+    }
+
+    /// Makes `stream` wait for what a claimed extent's other streams still do.
+    fn wait_for(&self, index: u32, stream: StreamId) -> Result<bool, Denied> {
+        let mut outcome = Ok(true);
+        self.block(index).all_fences(|fence| {
+            if matches!(outcome, Ok(true)) {
+                outcome = self.fences.wait(stream, fence);
+            }
+            matches!(outcome, Ok(true))
+        });
+        // A stream that cannot be sealed or waited for now only makes this extent unusable.
+        Ok(outcome.unwrap_or(false))
+    }
+
+    /// Cuts a claimed extent to the request's size, files the rest, and makes it live.
+    fn hand_out(&mut self, index: u32, request: Request) -> Result<(u32, Word), Denied> {
+        if self.block(index).size() > request.bytes {
+            match self.split(index, request.bytes) {
+                Some(rest) => {
+                    self.settle(rest, State::Free);
+                }
+                None => {
+                    self.file(index, State::Free);
+                    return Err(Denied::Descriptors);
+                }
+            }
+        }
+        if !self.blocks.publish(index) {
+            self.settle(index, State::Free);
+            return Err(Denied::Descriptors);
+        }
+        let block = self.block(index);
+        block.reset_fences(request.stream);
+        block.set_requested(request.requested);
+        Ok((index, block.hand_out()))
+    }
+
+    /// Puts fresh memory behind the hole that needs least of it, together with a free extent just
+    /// below it where that one's fences allow.
+    pub(super) fn grow(&mut self, region: u8, request: Request) -> Result<(u32, Word), Denied> {
+        let page = self.pages.page_bytes();
+        let mut best: Option<(u64, u64, u32, bool)> = None;
+        let holes = &self.regions[usize::from(region)].holes;
+        let mut bin = holes.first_bin(page);
+        while let Some(current) = bin {
+            let mut hole = holes.head(current);
+            while hole != 0 {
+                let bytes = self.block(hole).size();
+                let below = self.usable_below(hole, request.stream);
+                for (head, with_below) in [(below, true), (0, false)] {
+                    let fresh = request.bytes.saturating_sub(head).max(1).next_multiple_of(page);
+                    let better = best.is_none_or(|(f, b, ..)| (fresh, bytes) < (f, b));
+                    if fresh <= bytes && better {
+                        best = Some((fresh, bytes, hole, with_below && head > 0));
+                    }
+                }
+                hole = self.links[hole as usize].bin_next;
+            }
+            bin = holes.bin_after(current);
+        }
+        let Some((fresh, bytes, hole, with_below)) = best else {
+            return Err(self.out_of_memory());
+        };
+        if fresh / page > self.pages.headroom() {
+            return Err(self.out_of_memory());
+        }
+        let seen = self.block(hole).word();
+        self.claim(hole, seen);
+        if fresh < bytes {
+            match self.split(hole, fresh) {
+                Some(rest) => self.file(rest, State::Hole),
+                None => {
+                    self.file(hole, State::Hole);
+                    return Err(Denied::Descriptors);
+                }
+            }
+        }
+        let address = self.block(hole).address();
+        if let Err(error) = self.pages.back(address, fresh) {
+            self.settle(hole, State::Hole);
+            return Err(if error.out_of_memory {
+                self.out_of_memory()
+            } else {
+                Denied::Driver(error)
+            });
+        }
+        let grown = if with_below { self.merge(hole, false) } else { hole };
+        if self.block(grown).size() < request.bytes {
+            // The extent below went to its own stream, or what lies above was not merged.
+            self.file(grown, State::Free);
+            return self.grow(region, request);
+        }
+        self.hand_out(grown, request)
+    }
+
+    /// Bytes of the free extent below a hole, if `stream` may use it as it is.
+    fn usable_below(&self, hole: u32, stream: StreamId) -> u64 {
+        let below = self.links[hole as usize].prev;
+        if below == 0 {
+            return 0;
+        }
+        let block = self.block(below);
+        let usable = block.word().state() == State::Free
+            && block.all_fences(|fence| self.fences.ordered(stream, fence));
+        if usable { block.size() } else { 0 }
+    }
+}

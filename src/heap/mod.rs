@@ -1,0 +1,123 @@
+//! The heap: a device's address space as extents, and the memory behind them.
+//!
+//! What others touch without the arena's lock is small: the descriptors, the page map, and the list
+//! of *notes* (blocks freed since the arena last looked). Everything else belongs to the [`Arena`],
+//! which one thread enters at a time.
+//!
+//! A large block that is freed stays where it is, `Cached`: its user's stream finds it again by its
+//! hint, and the arena treats it as free from the moment it has read the note. Whoever wins the CAS
+//! on the state word has it.
+
+mod arena;
+mod extent;
+mod fit;
+mod index;
+mod map;
+mod pages;
+mod reclaim;
+
+pub(crate) use arena::{Arena, Denied, Layout, Request};
+pub(crate) use pages::Gauge;
+
+use crate::block::{Descriptor, Hint, Word};
+use crate::sync::{AtomicU32, Ordering};
+use crate::table::Table;
+use map::PageMap;
+
+/// The part of a heap that any thread may use at any time. Lock-free.
+pub(crate) struct Blocks {
+    table: Table<Descriptor>,
+    /// Head of the list of freed blocks that the arena's index does not hold yet. Pushed by the
+    /// freeing thread, taken as a whole by the arena: no ABA.
+    notes: AtomicU32,
+    map: PageMap,
+    /// The device's reservation.
+    base: u64,
+    bytes: u64,
+}
+
+impl Blocks {
+    pub fn new(base: u64, bytes: u64) -> Self {
+        Self {
+            table: Table::new(1 << Hint::INDEX_BITS),
+            notes: AtomicU32::new(0),
+            map: PageMap::new(bytes),
+            base,
+            bytes,
+        }
+    }
+
+    /// The descriptor behind a hint, or of an extent.
+    #[inline]
+    pub fn at(&self, index: u32) -> &Descriptor {
+        // Indexes come from hints and links, which name descriptors that exist.
+        self.table.get(index).expect("a descriptor that was never made")
+    }
+
+    fn create(&self, index: u32) -> Option<&Descriptor> {
+        self.table.get_or_create(index)
+    }
+
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub fn reservation(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.base) < self.bytes
+    }
+
+    /// The block that starts at `address`, with its state word.
+    pub fn find(&self, address: u64) -> Option<(u32, &Descriptor, Word)> {
+        if !self.contains(address) {
+            return None;
+        }
+        let index = self.map.get(address - self.base)?;
+        let block = self.table.get(index)?;
+        let word = block.word();
+        (block.address() == address).then_some((index, block, word))
+    }
+
+    /// Publishes the start of a block. Arena only.
+    fn publish(&self, index: u32) -> bool {
+        let offset_of = |i: u32| self.at(i).address().wrapping_sub(self.base);
+        self.map.set(offset_of(index), index, offset_of)
+    }
+
+    /// Tells the arena of a freed block. The caller set INDEXED on its word, so nobody else pushes
+    /// it and the arena keeps the descriptor until it has taken the note. Lock-free.
+    pub fn note(&self, index: u32) {
+        let block = self.at(index);
+        let mut head = self.notes.load(Ordering::Relaxed);
+        loop {
+            block.note.store(head, Ordering::Relaxed);
+            // Release publishes the link to the acquire swap in `take_notes`.
+            match self.notes.compare_exchange(head, index, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(found) => head = found,
+            }
+        }
+    }
+
+    /// Takes the whole list of notes. Arena only.
+    fn take_notes(&self) -> u32 {
+        if self.notes.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.notes.swap(0, Ordering::Acquire)
+    }
+
+    /// Whether a hint no longer leads to a cached block.
+    pub fn is_stale(&self, hint: Hint) -> bool {
+        let word = self.at(hint.index()).word();
+        !word.matches(hint) || word.state() != crate::block::State::Cached
+    }
+
+    /// Host memory held, in bytes.
+    pub fn bookkeeping(&self) -> u64 {
+        self.table.bytes() + self.map.bytes()
+    }
+}

@@ -1,0 +1,203 @@
+//! Taking memory back: pages from behind idle extents, for other extents or for the driver.
+//!
+//! A page leaves its place only when every fence of its extent has *completed*: unmapping does not
+//! wait for work in flight, so a stream wait is not enough.
+
+use super::arena::{Arena, Denied, LARGE, Request, SMALL};
+use super::fit::Effort;
+use crate::block::{Fence, State, Word};
+use crate::driver::DriverResult;
+use crate::fence::Asked;
+use crate::sync::{AtomicU64, Ordering};
+use std::time::Instant;
+
+impl Arena {
+    /// The last resorts of a miss: pages from free extents anywhere, first from those whose work is
+    /// over, then waiting on the host for the others, within the configured time.
+    pub(super) fn reclaim_for(
+        &mut self,
+        region: u8,
+        request: Request,
+    ) -> Result<(u32, Word), Denied> {
+        self.merge_all(SMALL);
+        self.merge_all(LARGE);
+        let wanted = request.bytes.next_multiple_of(self.pages.page_bytes());
+        self.strip_idle(wanted).map_err(Denied::Driver)?;
+        match self.grow(region, request) {
+            Err(Denied::OutOfMemory { .. }) => {}
+            done => return done,
+        }
+        if !self.wait_on_host().map_err(Denied::Driver)? {
+            return Err(self.out_of_memory());
+        }
+        self.merge_all(SMALL);
+        self.merge_all(LARGE);
+        if let Some(taken) = self.fit(region, request, Effort::Known)? {
+            return Ok(taken);
+        }
+        self.strip_idle(wanted).map_err(Denied::Driver)?;
+        self.grow(region, request)
+    }
+
+    /// Moves up to `bytes` of whole pages from behind free extents into the spare ones, largest
+    /// extents first. Returns how much it moved.
+    pub(super) fn strip_idle(&mut self, bytes: u64) -> DriverResult<u64> {
+        let mut idle: Vec<(u64, u32)> = Vec::new();
+        self.for_each_extent(|index, block| {
+            if block.word().state() == State::Free && block.size() >= self.pages.page_bytes() {
+                idle.push((block.size(), index));
+            }
+        });
+        idle.sort_unstable_by(|a, b| b.cmp(a));
+        let mut asked = Asked::default();
+        let mut moved = 0;
+        for (_, index) in idle {
+            if moved >= bytes {
+                break;
+            }
+            // Earlier strips may have merged holes, never free extents: `index` is as it was.
+            if self.is_done(index, &mut asked)? {
+                moved += self.strip(index, bytes - moved)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn is_done(&self, index: u32, asked: &mut Asked) -> DriverResult<bool> {
+        let mut outcome = Ok(true);
+        self.block(index).all_fences(|fence| {
+            if matches!(outcome, Ok(true)) {
+                outcome = asked.ask(&self.fences, fence);
+            }
+            matches!(outcome, Ok(true))
+        });
+        outcome
+    }
+
+    /// Takes at most `bytes` (rounded up to pages) from behind the whole pages of a free extent,
+    /// from its upper end.
+    fn strip(&mut self, index: u32, bytes: u64) -> DriverResult<u64> {
+        let page = self.pages.page_bytes();
+        let (address, size) = (self.block(index).address(), self.block(index).size());
+        let top = (address + size) / page * page;
+        let bottom =
+            address.next_multiple_of(page).max(top.saturating_sub(bytes.next_multiple_of(page)));
+        if bottom >= top {
+            return Ok(0);
+        }
+        let seen = self.block(index).word();
+        if !self.claim(index, seen) {
+            return Ok(0);
+        }
+        // Up to three pieces: what stays below, the pages, what stays above.
+        let pages = if bottom > address {
+            match self.split(index, bottom - address) {
+                Some(pages) => {
+                    self.file(index, State::Free);
+                    pages
+                }
+                None => {
+                    self.file(index, State::Free);
+                    return Ok(0);
+                }
+            }
+        } else {
+            index
+        };
+        if top < address + size {
+            match self.split(pages, top - bottom) {
+                Some(above) => self.file(above, State::Free),
+                None => {
+                    self.settle(pages, State::Free);
+                    return Ok(0);
+                }
+            }
+        }
+        match self.pages.strip(bottom, top - bottom) {
+            Ok(()) => {
+                self.block(pages).set_fences(&crate::block::FenceSet::default());
+                self.settle(pages, State::Hole);
+                Ok(top - bottom)
+            }
+            Err(error) => {
+                self.settle(pages, State::Free);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until the free extents' fences have completed, at most for the configured time. True
+    /// when some fence completed that had not before.
+    fn wait_on_host(&self) -> DriverResult<bool> {
+        let mut fences: Vec<Fence> = Vec::new();
+        self.for_each_extent(|_, block| {
+            if block.word().state() == State::Free {
+                block.all_fences(|fence| {
+                    if !self.fences.completed(fence) {
+                        fences.push(fence);
+                    }
+                    true
+                });
+            }
+        });
+        // The latest of each stream covers the earlier ones.
+        fences.sort_unstable_by_key(|fence| fence.0);
+        fences.dedup_by(|later, kept| {
+            let same = later.stream() == kept.stream();
+            if same {
+                *kept = *later;
+            }
+            same
+        });
+        let deadline = Instant::now() + self.settings.host_wait;
+        let mut progress = false;
+        for fence in fences {
+            let left = deadline.saturating_duration_since(Instant::now());
+            progress |= self.fences.seal(fence)? && self.fences.synchronize(fence, left)?;
+        }
+        Ok(progress)
+    }
+
+    /// Marks every live block as one that outlives its pool, and adds their number to `count`,
+    /// each before it is marked: its free counts it off at once.
+    pub fn orphan_live(&self, count: &AtomicU64) {
+        self.for_each_extent(|_, block| {
+            let mut word = block.word();
+            if word.state() != State::Live {
+                return;
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+            while let Err(found) = block.exchange(word, word.with_state(State::Orphan)) {
+                word = found;
+                if word.state() != State::Live {
+                    // Freed meanwhile. The closer's own count keeps this from reaching zero.
+                    count.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Gives everything back to the driver, waiting for work in flight within the configured time.
+    /// True when nothing is left mapped; memory behind a stuck stream stays.
+    pub fn empty(&mut self) -> bool {
+        self.read_notes();
+        self.merge_all(SMALL);
+        self.merge_all(LARGE);
+        // Errors leave memory mapped, which the answer says; nobody is left to tell more.
+        let _ = self.wait_on_host();
+        let _ = self.trim(0);
+        self.pages.reserved() == 0
+    }
+
+    /// Gives idle memory back to the driver until at most `target` bytes are reserved, as far as
+    /// whole pages are idle and their work is over. Does not wait.
+    pub fn trim(&mut self, target: u64) -> DriverResult<()> {
+        self.read_notes();
+        self.merge_all(SMALL);
+        self.merge_all(LARGE);
+        let surplus = self.pages.reserved().saturating_sub(target);
+        self.strip_idle(surplus.saturating_sub(self.pages.spare_bytes()))?;
+        self.pages.release_spare(surplus)
+    }
+}

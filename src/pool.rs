@@ -1,0 +1,307 @@
+//! The pool and its builder.
+
+use crate::config::{Reuse, Settings};
+use crate::core::{Core, Device, Enter, Handle};
+use crate::driver::{DeviceId, Driver, StreamHandle};
+use crate::error::{Error, Result};
+use crate::fence::Fences;
+use crate::heap::{Arena, Blocks, Gauge, Layout};
+use crate::shard::Shards;
+use crate::stats::{DeviceStats, Hits, Stats};
+use crate::stream::Stream;
+use crate::sync::{Arc, Mutex, Ordering, lock};
+use rayon::prelude::*;
+use std::fmt;
+use std::time::Duration;
+
+/// A memory pool over all devices of a driver.
+///
+/// Cheap to clone; clones are the same pool. It closes when the last `Pool` and [`Stream`] are gone;
+/// buffers may outlive it, and the last of them gives the memory back to the driver.
+#[derive(Clone)]
+pub struct Pool(Handle);
+
+/// Sets up a [`Pool`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    driver: Arc<dyn Driver>,
+    reuse: Reuse,
+    capacity: Option<u64>,
+    capacities: Vec<(DeviceId, u64)>,
+    host_wait: Duration,
+}
+
+impl Builder {
+    /// When memory that one stream freed may serve another. Default: [`Reuse::Wait`].
+    #[must_use]
+    pub fn reuse(mut self, reuse: Reuse) -> Self {
+        self.reuse = reuse;
+        self
+    }
+
+    /// Most physical bytes to take from each device, rounded down to pages. Default: all it has.
+    #[must_use]
+    pub fn capacity(mut self, bytes: u64) -> Self {
+        self.capacity = Some(bytes);
+        self
+    }
+
+    /// Most physical bytes to take from one device; goes before [`Builder::capacity`].
+    #[must_use]
+    pub fn device_capacity(mut self, device: DeviceId, bytes: u64) -> Self {
+        self.capacities.push((device, bytes));
+        self
+    }
+
+    /// How long an allocation may wait on the host for work in flight before it reports
+    /// out-of-memory. Default: one second.
+    #[must_use]
+    pub fn host_wait(mut self, timeout: Duration) -> Self {
+        self.host_wait = timeout;
+        self
+    }
+
+    /// Builds the pool: reserves address space on every device, and takes no memory yet.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] when a device cannot be asked or has no address space left.
+    pub fn build(self) -> Result<Pool> {
+        let fences = Arc::new(Fences::new(Arc::clone(&self.driver)));
+        let settings = Settings { reuse: self.reuse, host_wait: self.host_wait };
+        let built: Vec<Result<Device>> = (0..self.driver.device_count())
+            .into_par_iter()
+            .map(|ordinal| self.device(DeviceId(ordinal), &fences, settings))
+            .collect();
+        let mut devices = Vec::with_capacity(built.len());
+        let mut failure = None;
+        for device in built {
+            match device {
+                Ok(device) => devices.push(device),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(error) = failure {
+            for device in devices {
+                let (base, bytes) = (device.blocks.base(), device.blocks.reservation());
+                let _ = self.driver.unreserve(device.id, base, bytes);
+            }
+            return Err(error);
+        }
+        let core = Core::new(self.driver, fences, devices.into_boxed_slice(), settings);
+        Ok(Pool(Handle::new(core)))
+    }
+
+    fn device(&self, id: DeviceId, fences: &Arc<Fences>, settings: Settings) -> Result<Device> {
+        let info = self.driver.device(id)?;
+        let page_bytes = info.granularity;
+        let asked = self
+            .capacities
+            .iter()
+            .rev()
+            .find_map(|&(device, bytes)| (device == id).then_some(bytes))
+            .or(self.capacity);
+        let limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
+        // Address space is cheap: enough that holes never force a move. Small blocks alone may
+        // fill the device; large ones get several times its memory.
+        let span = info.memory_bytes.next_multiple_of(page_bytes);
+        let layout = Layout { page_bytes, small_bytes: span, large_bytes: span * 3, limit };
+        let bytes = layout.small_bytes + layout.large_bytes;
+        let base = self.driver.reserve(id, bytes)?;
+        let blocks = Arc::new(Blocks::new(base, bytes));
+        let gauge = Arc::new(Gauge::default());
+        let arena = Arena::new(
+            Arc::clone(&self.driver),
+            id,
+            Arc::clone(&blocks),
+            Arc::clone(fences),
+            Arc::clone(&gauge),
+            layout,
+            settings,
+        )
+        .ok_or(Error::TooManyBlocks { device: id })?;
+        Ok(Device { id, blocks, arena: Mutex::new(arena), shards: Shards::default(), gauge, limit })
+    }
+}
+
+impl Pool {
+    /// Starts setting up a pool over `driver`.
+    pub fn builder(driver: impl Driver) -> Builder {
+        Self::builder_shared(Arc::new(driver))
+    }
+
+    /// Starts setting up a pool over a driver that others use too.
+    pub fn builder_shared(driver: Arc<dyn Driver>) -> Builder {
+        Builder {
+            driver,
+            reuse: Reuse::default(),
+            capacity: None,
+            capacities: Vec::new(),
+            host_wait: Duration::from_secs(1),
+        }
+    }
+
+    /// A pool over `driver` with every setting at its default.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new(driver: impl Driver) -> Result<Self> {
+        Self::builder(driver).build()
+    }
+
+    /// Number of devices.
+    pub fn device_count(&self) -> u16 {
+        self.0.devices.len() as u16
+    }
+
+    /// The driver that the pool was built over.
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.0.driver
+    }
+
+    /// Creates a stream on a device. It is destroyed when its last clone is dropped; work it was
+    /// given still runs.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`], [`Error::TooManyStreams`], or a driver error.
+    pub fn stream(&self, device: DeviceId) -> Result<Stream> {
+        self.0.device(device)?;
+        let handle = self.0.driver.create_stream(device)?;
+        Stream::register(self.0.clone(), device, handle, true).inspect_err(|_| {
+            let _ = self.0.driver.destroy_stream(device, handle);
+        })
+    }
+
+    /// Registers a stream of the caller's, which must stay valid until the last clone of the
+    /// returned [`Stream`] is dropped.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`] or [`Error::TooManyStreams`].
+    pub fn register_stream(&self, device: DeviceId, handle: StreamHandle) -> Result<Stream> {
+        self.0.device(device)?;
+        Stream::register(self.0.clone(), device, handle, false)
+    }
+
+    /// Allocates at least `bytes` on `stream` and returns the device address. Work submitted to
+    /// `stream` from now on may use it.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc`]; [`Error::ForeignStream`] when the stream belongs to another pool.
+    #[inline]
+    pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<u64> {
+        self.own(stream)?;
+        let grant = self.0.allocate(stream.home(), stream.id(), bytes, Enter::Wait)?;
+        Ok(grant.block.address())
+    }
+
+    /// Frees the block that starts at `address`. All work that touches it must have been submitted.
+    /// Lock-free.
+    ///
+    /// # Errors
+    /// [`Error::UnknownAddress`] when no block starts there, [`Error::NotAllocated`] when it was
+    /// freed before. Neither changes anything.
+    #[inline]
+    pub fn free(&self, address: u64) -> Result<()> {
+        self.0.free_address(address)
+    }
+
+    /// Says that work on `stream` uses the block at `address` until its free: the memory is not
+    /// given to another stream before that work has run.
+    ///
+    /// # Errors
+    /// As [`Pool::free`], and [`Error::ForeignStream`].
+    pub fn record_use(&self, address: u64, stream: &Stream) -> Result<()> {
+        self.own(stream)?;
+        let (_, grant, _) = self.0.live_at(address)?;
+        self.0.record_use(grant.block, stream.id());
+        Ok(())
+    }
+
+    /// Says that the work `stream` has been given so far is its last that touches the block at
+    /// `address`.
+    ///
+    /// # Errors
+    /// As [`Pool::record_use`].
+    pub fn last_use(&self, address: u64, stream: &Stream) -> Result<()> {
+        self.own(stream)?;
+        let (_, grant, _) = self.0.live_at(address)?;
+        self.0.last_use(grant.block, stream.id());
+        Ok(())
+    }
+
+    fn own(&self, stream: &Stream) -> Result<()> {
+        if stream.is_of(&self.0) {
+            Ok(())
+        } else {
+            Err(Error::ForeignStream { stream: stream.id() })
+        }
+    }
+
+    /// Gives idle memory of one device back to the driver until at most `target` bytes are reserved,
+    /// as far as whole pages are idle and the work that used them is over. Returns the bytes still
+    /// reserved.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`], or a driver error: what was not given back stays usable.
+    pub fn trim(&self, device: DeviceId, target: u64) -> Result<u64> {
+        let device = self.0.device(device)?;
+        lock(&device.arena).trim(target)?;
+        Ok(device.gauge.reserved())
+    }
+
+    /// Trims every device to `target` bytes, in parallel.
+    ///
+    /// # Errors
+    /// The first driver error, after every device was tried.
+    pub fn trim_all(&self, target: u64) -> Result<()> {
+        let results: Vec<Result<u64>> =
+            self.0.devices.par_iter().map(|device| self.trim(device.id, target)).collect();
+        results.into_iter().try_for_each(|result| result.map(drop))
+    }
+
+    /// What the pool holds and how it was used.
+    pub fn stats(&self) -> Stats {
+        let core = &*self.0;
+        let mut hits = Hits::default();
+        core.for_each_counters(|counters| {
+            hits.thread += counters.thread_hits.load(Ordering::Relaxed);
+            hits.stream += counters.stream_hits.load(Ordering::Relaxed);
+            hits.shard += counters.shard_hits.load(Ordering::Relaxed);
+            hits.heap += counters.heap_hits.load(Ordering::Relaxed);
+        });
+        let devices = core
+            .devices
+            .par_iter()
+            .map(|device| DeviceStats {
+                device: device.id,
+                live_bytes: core.live_bytes(device),
+                reserved_bytes: device.gauge.reserved(),
+                peak_reserved_bytes: device.gauge.peak(),
+                limit_bytes: device.limit,
+            })
+            .collect();
+        Stats {
+            devices,
+            hits,
+            bookkeeping_bytes: core.bookkeeping(),
+            poisoned_streams: core.fences.poisonings(),
+        }
+    }
+
+    /// Checks every invariant of the heaps; panics with what is wrong. For tests: it walks all
+    /// extents under the arenas' locks.
+    #[doc(hidden)]
+    pub fn check_invariants(&self) {
+        for device in &self.0.devices {
+            lock(&device.arena).check_invariants();
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("driver", &self.0.driver.name())
+            .field("devices", &self.0.devices.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,68 @@
+//! Counters, and what they add up to.
+
+use crate::driver::DeviceId;
+use crate::sync::{AtomicU64, Ordering};
+
+/// What a pool holds and how it was used, at one moment. Threads that allocate meanwhile may be seen
+/// half-way: the sums are exact when the pool is at rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Device by device.
+    pub devices: Vec<DeviceStats>,
+    /// Allocations by the layer that served them.
+    pub hits: Hits,
+    /// Host memory of the pool's own tables, in bytes.
+    pub bookkeeping_bytes: u64,
+    /// Streams whose event queries failed: their memory is not used for others any more.
+    pub poisoned_streams: u64,
+}
+
+/// One device's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceStats {
+    /// The device.
+    pub device: DeviceId,
+    /// Bytes that users asked for and hold.
+    pub live_bytes: u64,
+    /// Physical bytes taken from the driver.
+    pub reserved_bytes: u64,
+    /// The most there ever were.
+    pub peak_reserved_bytes: u64,
+    /// The most there may be.
+    pub limit_bytes: u64,
+}
+
+/// Allocations by layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hits {
+    /// From the calling thread's bins.
+    pub thread: u64,
+    /// From the stream's cache.
+    pub stream: u64,
+    /// From the device's shared free list.
+    pub shard: u64,
+    /// From the heap, fresh memory included.
+    pub heap: u64,
+}
+
+/// Counters of one thread cache. Only the leasing thread writes; anybody may read.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub thread_hits: AtomicU64,
+    pub stream_hits: AtomicU64,
+    pub shard_hits: AtomicU64,
+    pub heap_hits: AtomicU64,
+}
+
+/// How a counter is added to: by its only writer, or by many.
+pub(crate) type Bump = fn(&AtomicU64, u64);
+
+/// Adds to a counter that only this thread writes: no read-modify-write instruction.
+#[inline]
+pub(crate) fn bump(counter: &AtomicU64, by: u64) {
+    // Relaxed: a statistic, ordered with nothing.
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}

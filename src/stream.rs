@@ -1,0 +1,126 @@
+//! Streams as users hold them.
+
+use crate::block::StreamId;
+use crate::buffer::Buffer;
+use crate::core::{Core, Device, Enter, Handle};
+use crate::driver::{DeviceId, StreamHandle};
+use crate::error::{Error, Result};
+use crate::sync::Arc;
+use std::fmt;
+
+/// An ordering domain of one device, registered with the pool.
+///
+/// Cheap to clone; clones are the same stream. When the last is dropped the pool records a last
+/// seal, so that its memory is known to be free once its work is done, and destroys the handle if
+/// it made it.
+#[derive(Clone)]
+pub struct Stream(Arc<Inner>);
+
+struct Inner {
+    core: Handle,
+    device: DeviceId,
+    id: StreamId,
+    handle: StreamHandle,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.core.close_stream(self.id);
+    }
+}
+
+impl Stream {
+    pub(crate) fn register(
+        core: Handle,
+        device: DeviceId,
+        handle: StreamHandle,
+        owned: bool,
+    ) -> Result<Self> {
+        let full = Error::TooManyStreams { device };
+        let Some(id) = core.fences.register(device, handle, owned) else { return Err(full) };
+        if !core.open_stream(id) {
+            return Err(full);
+        }
+        Ok(Self(Arc::new(Inner { core, device, id, handle })))
+    }
+
+    /// The stream's number in its pool.
+    #[inline]
+    pub fn id(&self) -> StreamId {
+        self.0.id
+    }
+
+    /// The device it belongs to.
+    pub fn device(&self) -> DeviceId {
+        self.0.device
+    }
+
+    /// The driver's handle, for submitting work.
+    pub fn handle(&self) -> StreamHandle {
+        self.0.handle
+    }
+
+    #[inline]
+    pub(crate) fn home(&self) -> &Device {
+        &self.0.core.devices[usize::from(self.0.device.0)]
+    }
+
+    #[inline]
+    pub(crate) fn is_of(&self, core: &Core) -> bool {
+        std::ptr::eq(&*self.0.core, core)
+    }
+
+    /// Allocates `len` values of `T`, uninitialised, for work submitted to this stream from now on.
+    /// The address is aligned to 512 bytes.
+    ///
+    /// Lock-free when the thread, the stream or the device's shards have a block of the size; a
+    /// miss enters the device's arena, one thread at a time.
+    ///
+    /// # Errors
+    /// [`Error::ZeroSize`], [`Error::TooLarge`], [`Error::OutOfMemory`] after every remedy was
+    /// tried, [`Error::TooManyBlocks`], or a driver error.
+    #[inline]
+    pub fn alloc<T: Copy + 'static>(&self, len: usize) -> Result<Buffer<T>> {
+        self.alloc_in(len, Enter::Wait)
+    }
+
+    /// As [`Stream::alloc`], but answers [`Error::Busy`] instead of waiting for a thread that is in
+    /// the arena.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc`], and [`Error::Busy`].
+    #[inline]
+    pub fn try_alloc<T: Copy + 'static>(&self, len: usize) -> Result<Buffer<T>> {
+        self.alloc_in(len, Enter::Try)
+    }
+
+    #[inline]
+    fn alloc_in<T: Copy + 'static>(&self, len: usize, enter: Enter) -> Result<Buffer<T>> {
+        // A product beyond u64 is beyond the largest request as well.
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        let device = self.home();
+        let grant = self.0.core.allocate(device, self.0.id, bytes, enter)?;
+        Ok(Buffer::new(&self.0.core, device, grant, len))
+    }
+
+    /// Makes work submitted to this stream from now on run after all work that `other` has been
+    /// given so far. The pool remembers it: memory that `other` freed before needs no second wait.
+    ///
+    /// # Errors
+    /// [`Error::ForeignStream`], or a driver error.
+    pub fn wait(&self, other: &Stream) -> Result<()> {
+        if !other.is_of(&self.0.core) {
+            return Err(Error::ForeignStream { stream: other.id() });
+        }
+        Ok(self.0.core.fences.wait_for_all(self.0.id, other.0.id)?)
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("id", &self.0.id.0)
+            .field("device", &self.0.device.0)
+            .finish()
+    }
+}

@@ -1,0 +1,131 @@
+//! A type-stable table: records are created on demand, found by index without a lock, and never
+//! freed or moved while the table lives. Descriptors, streams, events and stream caches sit in one.
+//!
+//! The table is an array of chunk pointers. A chunk is published once, by a compare-and-swap from
+//! null, and then never changes: a reader that sees the pointer sees initialised records.
+
+use crate::sync::{AtomicPtr, Ordering};
+
+/// Records a chunk. Small under loom, where every atomic is tracked.
+#[cfg(not(loom))]
+const CHUNK_BITS: u32 = 8;
+#[cfg(loom)]
+const CHUNK_BITS: u32 = 2;
+const CHUNK: usize = 1 << CHUNK_BITS;
+
+/// A growing table of `T` with stable addresses.
+pub(crate) struct Table<T> {
+    chunks: Box<[AtomicPtr<T>]>,
+}
+
+impl<T: Default> Table<T> {
+    /// A table for indexes below `limit` (rounded up to whole chunks).
+    pub fn new(limit: usize) -> Self {
+        let chunks = limit.div_ceil(CHUNK);
+        Self { chunks: (0..chunks).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect() }
+    }
+
+    /// One past the largest index the table can hold.
+    pub fn limit(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
+    /// The record at `index`, if its chunk exists.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&T> {
+        let chunk = self.chunks.get(index as usize >> CHUNK_BITS)?;
+        // Acquire pairs with the release of the publishing CAS in `get_or_create`.
+        let records = chunk.load(Ordering::Acquire);
+        if records.is_null() {
+            return None;
+        }
+        // SAFETY: a non-null pointer is a published chunk of CHUNK initialised records, which is
+        // freed only by `drop`; the offset is below CHUNK.
+        Some(unsafe { &*records.add(index as usize & (CHUNK - 1)) })
+    }
+
+    /// The record at `index`, its chunk created when it does not exist yet (allocates host memory).
+    /// `None` when `index` is at or above [`Table::limit`].
+    pub fn get_or_create(&self, index: u32) -> Option<&T> {
+        let chunk = self.chunks.get(index as usize >> CHUNK_BITS)?;
+        if chunk.load(Ordering::Acquire).is_null() {
+            let records: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
+            let fresh = Box::into_raw(records).cast::<T>();
+            // Release publishes the initialised records to the acquire loads of `get`.
+            let won = chunk.compare_exchange(
+                std::ptr::null_mut(),
+                fresh,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            if won.is_err() {
+                // SAFETY: the CAS failed, so `fresh` was never shared; it came from a boxed slice
+                // of CHUNK records.
+                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(fresh, CHUNK)) });
+            }
+        }
+        self.get(index)
+    }
+
+    /// The records of every chunk that exists.
+    pub fn records(&self) -> impl Iterator<Item = &T> {
+        (0..self.limit() as u32).step_by(CHUNK).filter_map(|first| self.get(first)).flat_map(
+            |first| {
+                // SAFETY: `first` is the first of a published chunk of CHUNK records.
+                unsafe { std::slice::from_raw_parts(first, CHUNK) }
+            },
+        )
+    }
+
+    /// Host memory held, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let used = self.chunks.iter().filter(|c| !c.load(Ordering::Relaxed).is_null()).count();
+        (size_of_val(&*self.chunks) + used * CHUNK * size_of::<T>()) as u64
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        for chunk in &self.chunks {
+            let records = chunk.load(Ordering::Acquire);
+            if !records.is_null() {
+                // SAFETY: a published chunk came from a boxed slice of CHUNK records, and `&mut
+                // self` says that nobody holds a reference into it.
+                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(records, CHUNK)) });
+            }
+        }
+    }
+}
+
+// SAFETY: the table owns its records and hands out shared references only.
+unsafe impl<T: Send> Send for Table<T> {}
+// SAFETY: as above; several threads may hold `&T`.
+unsafe impl<T: Send + Sync> Sync for Table<T> {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    #[test]
+    fn records_appear_once_and_stay() {
+        let table: Table<AtomicU64> = Table::new(1000);
+        assert!(table.get(999).is_none());
+        let first = table.get_or_create(999).unwrap();
+        first.store(7, Ordering::Relaxed);
+        assert!(std::ptr::eq(first, table.get(999).unwrap()));
+        assert_eq!(table.get_or_create(998).unwrap().load(Ordering::Relaxed), 0);
+        assert!(table.get_or_create(table.limit() as u32).is_none());
+    }
+
+    #[test]
+    fn racing_creators_agree() {
+        let table: Table<AtomicU64> = Table::new(64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| table.get_or_create(3).unwrap().fetch_add(1, Ordering::Relaxed));
+            }
+        });
+        assert_eq!(table.get(3).unwrap().load(Ordering::Relaxed), 4);
+    }
+}
