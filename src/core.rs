@@ -10,7 +10,7 @@
 //! which enters the arena.
 
 use crate::block::{Descriptor, Fence, Hint, State, StreamId, Word};
-use crate::cache::thread::ThreadCache;
+use crate::cache::thread::{Entry, ThreadCache};
 use crate::cache::{HintCache, Probe};
 use crate::config::{Reuse, Settings};
 use crate::driver::{DeviceId, Driver};
@@ -21,7 +21,7 @@ use crate::lease;
 use crate::shard::Shards;
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::table::Table;
 use crossbeam_epoch as epoch;
 use std::sync::{TryLockError, Weak};
@@ -40,7 +40,7 @@ pub(crate) struct Device {
 pub(crate) struct Core {
     pub driver: Arc<dyn Driver>,
     pub fences: Arc<Fences>,
-    pub devices: Box<[Device]>,
+    pub devices: Box<[Arc<Device>]>,
     caches: Table<HintCache>,
     pub settings: Settings,
     /// Every thread cache ever leased, and those that no thread holds now.
@@ -50,9 +50,9 @@ pub(crate) struct Core {
     /// Pools and streams that users hold; the last one closes the core.
     handles: AtomicU64,
     closed: AtomicBool,
-    /// Blocks that outlived their pool, and one while it is closing.
-    orphans: AtomicU64,
-    /// Keeps a closed core alive while orphans are out.
+    /// Late frees to come until it is worth looking whether any block is still held.
+    late: AtomicI64,
+    /// Keeps a closed core alive while blocks are held.
     anchor: Mutex<Option<Arc<Core>>>,
     me: Weak<Core>,
 }
@@ -81,7 +81,7 @@ impl Core {
     pub fn new(
         driver: Arc<dyn Driver>,
         fences: Arc<Fences>,
-        devices: Box<[Device]>,
+        devices: Box<[Arc<Device>]>,
         settings: Settings,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
@@ -94,7 +94,7 @@ impl Core {
             strays: Counters::default(),
             handles: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            orphans: AtomicU64::new(0),
+            late: AtomicI64::new(0),
             anchor: Mutex::new(None),
             me: Weak::clone(me),
         })
@@ -105,7 +105,7 @@ impl Core {
         self.me.upgrade().expect("a core that is in use")
     }
 
-    pub fn device(&self, id: DeviceId) -> Result<&Device> {
+    pub fn device(&self, id: DeviceId) -> Result<&Arc<Device>> {
         self.devices
             .get(usize::from(id.0))
             .ok_or(Error::NoSuchDevice { device: id, count: self.devices.len() as u16 })
@@ -113,7 +113,7 @@ impl Core {
 
     /// The device whose reservation holds `address`.
     pub fn device_at(&self, address: u64) -> Option<&Device> {
-        self.devices.iter().find(|device| device.blocks.contains(address))
+        self.devices.iter().map(|device| &**device).find(|device| device.blocks.contains(address))
     }
 
     fn stream_cache(&self, stream: StreamId) -> Option<&HintCache> {
@@ -123,7 +123,7 @@ impl Core {
     // ----- allocation -----
 
     /// Allocates `bytes` on `stream` of `device`. A hit in the thread cache ends here.
-    #[inline]
+    #[inline(always)]
     pub fn allocate<'c>(
         &'c self,
         device: &'c Device,
@@ -136,13 +136,13 @@ impl Core {
             // SAFETY: this thread holds the lease, and no other borrow of its sets is alive here.
             && let Some(set) = unsafe { cache.set(stream) }
         {
-            let class = size::class_of(bytes);
-            while let Some(hint) = set.pop(class) {
-                let block = device.blocks.at(hint.index());
-                if let Some(word) = block.claim(hint) {
-                    block.set_requested(bytes);
+            while let Some(Entry { hint, block }) = set.pop(size::class_of(bytes)) {
+                // SAFETY: descriptors are type-stable as long as the core.
+                let block = unsafe { &*block };
+                if let Some(hint) = block.claim(hint) {
+                    block.set_requested_small(bytes);
                     bump(&cache.counters.thread_hits, 1);
-                    return Ok(Grant { block, hint: word.hint(hint.index()) });
+                    return Ok(Grant { block, hint });
                 }
             }
         }
@@ -213,7 +213,7 @@ impl Core {
         let own = |hint: Hint| {
             let block = blocks.at(hint.index());
             match block.claim(hint) {
-                Some(word) => Probe::Taken(Grant { block, hint: word.hint(hint.index()) }),
+                Some(hint) => Probe::Taken(Grant { block, hint }),
                 None => Probe::Stale,
             }
         };
@@ -233,9 +233,9 @@ impl Core {
                 return Probe::Keep;
             }
             match block.claim(hint) {
-                Some(word) => {
+                Some(hint) => {
                     block.reset_fences(stream);
-                    Probe::Taken(Grant { block, hint: word.hint(hint.index()) })
+                    Probe::Taken(Grant { block, hint })
                 }
                 None => Probe::Stale,
             }
@@ -328,32 +328,34 @@ impl Core {
 
     // ----- free -----
 
-    /// Frees a block that its owner holds live. A small block of a stream that this thread keeps
-    /// bins for ends here. Lock-free.
-    ///
-    /// The caller owns the grant and gives it up.
-    #[inline]
+    /// Frees a block that its owner holds live and gives up. A small block of a stream that this
+    /// thread keeps bins for ends here. Lock-free.
+    #[inline(always)]
     pub fn free(&self, device: &Device, grant: Grant<'_>) {
-        let Grant { block, hint } = grant;
-        let word = block.word();
-        let bytes = block.size();
-        if size::is_small(bytes)
-            && word.state() == State::Live
-            && !word.has(Word::USES)
+        let owned = Word::live(grant.hint);
+        if grant.block.word() == owned && self.free_to_thread(grant, owned) {
+            return;
+        }
+        self.free_shared(device, grant);
+    }
+
+    /// The free's short way, for a block without flags that the caller owns.
+    #[inline(always)]
+    fn free_to_thread(&self, Grant { block, hint }: Grant<'_>, owned: Word) -> bool {
+        if let Some(class) = block.class()
             && let Some(cache) = lease::last(self)
             // SAFETY: this thread holds the lease, and no other borrow of its sets is alive here.
             && let Some(set) = unsafe { cache.set(block.stream()) }
+            && !self.closed.load(Ordering::Relaxed)
+            // The hint is filed before it is good; only this thread looks there.
+            && set.push(class, Entry { hint, block })
         {
             // SAFETY: the record is type-stable and lives as long as the core.
             block.stamp_own(unsafe { &*set.fence() }.stamp(block.stream()));
-            if block.exchange(word, word.with_state(State::Cached)).is_ok() {
-                if !set.push(size::class_of(bytes), hint) {
-                    self.file(device, block, hint, block.stream(), bytes, true);
-                }
-                return;
-            }
+            block.release(owned);
+            return true;
         }
-        self.free_shared(device, grant);
+        false
     }
 
     #[cold]
@@ -384,8 +386,8 @@ impl Core {
         if large && !word.has(Word::INDEXED) {
             device.blocks.note(hint.index());
         }
-        if word.state() == State::Orphan {
-            self.drop_orphan();
+        if self.closed.load(Ordering::Acquire) {
+            self.settle_late_free();
             return;
         }
         let own = !uses && !self.fences.has_ended(stream);
@@ -438,30 +440,31 @@ impl Core {
     }
 
     /// Frees by address: claims the block first, so that of two frees one is told.
+    #[inline]
     pub fn free_address(&self, address: u64) -> Result<()> {
-        let (device, grant, word) = self.live_at(address)?;
-        match grant.block.exchange(word, word.with_state(State::Claimed)) {
-            Ok(()) => {
-                self.free_shared(device, grant);
-                Ok(())
+        let (device, grant, mut word) = self.live_at(address)?;
+        // Only flags can move while the block stays live under this tag, and at most twice.
+        while let Err(found) = grant.block.exchange(word, word.with_state(State::Claimed)) {
+            if !found.matches(grant.hint) || found.state() != State::Live {
+                return Err(Error::NotAllocated { address });
             }
-            // Flags may have moved under us; whoever changed the state freed it.
-            Err(found) if found.matches(grant.hint) && found.state() == State::Live => {
-                self.free_address(address)
-            }
-            Err(_) => Err(Error::NotAllocated { address }),
+            word = found;
         }
+        let plain = word == Word::live(grant.hint);
+        if !(plain && self.free_to_thread(grant, word)) {
+            self.free_shared(device, grant);
+        }
+        Ok(())
     }
 
     /// The live block that starts at `address`.
+    #[inline]
     pub fn live_at(&self, address: u64) -> Result<(&Device, Grant<'_>, Word)> {
         let device = self.device_at(address).ok_or(Error::UnknownAddress { address })?;
         let (index, block, word) =
             device.blocks.find(address).ok_or(Error::UnknownAddress { address })?;
         match word.state() {
-            State::Live | State::Orphan => {
-                Ok((device, Grant { block, hint: word.hint(index) }, word))
-            }
+            State::Live => Ok((device, Grant { block, hint: word.hint(index) }, word)),
             State::Cached | State::Claimed => Err(Error::NotAllocated { address }),
             State::Spare | State::Free | State::Hole => Err(Error::UnknownAddress { address }),
         }
@@ -540,36 +543,48 @@ impl Core {
         }
     }
 
-    /// The last handle is gone: nobody allocates any more. Blocks still held become orphans; the
-    /// last of them takes the memory down with it.
+    /// The last handle is gone: nobody allocates any more. When no block is held the memory goes
+    /// back to the driver now; else the last late free gives it back.
     fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.orphans.store(1, Ordering::Relaxed);
         *lock(&self.anchor) = Some(self.share());
-        for device in &self.devices {
-            lock(&device.arena).orphan_live(&self.orphans);
-        }
-        self.drop_orphan();
+        self.closed.store(true, Ordering::SeqCst);
+        self.give_back_if_idle();
     }
 
-    /// Counts one orphan less; at the last, gives everything back to the driver.
-    fn drop_orphan(&self) {
-        // AcqRel: the tear-down comes after every orphan's free.
-        if self.orphans.fetch_sub(1, Ordering::AcqRel) != 1 {
+    /// A block was freed after its pool had closed. Looking whether it was the last takes a walk
+    /// over all extents, so it is done each time that half of those seen last have gone.
+    fn settle_late_free(&self) {
+        let late = self.late.fetch_sub(1, Ordering::AcqRel);
+        if late <= 1 {
+            self.give_back_if_idle();
+        }
+    }
+
+    /// Gives all memory back to the driver if the pool is closed and no block is held. A free that
+    /// did not see the pool close is not lost: its thread looks again when it ends its lease.
+    pub fn give_back_if_idle(&self) {
+        let mut anchor = lock(&self.anchor);
+        if anchor.is_none() {
+            return;
+        }
+        let live: u64 = self.devices.iter().map(|device| lock(&device.arena).live_blocks()).sum();
+        if live > 0 {
+            self.late.store(live.div_ceil(2) as i64, Ordering::Release);
             return;
         }
         use rayon::prelude::*;
         self.devices.par_iter().for_each(|device| {
-            let emptied = lock(&device.arena).empty();
-            if emptied {
+            if lock(&device.arena).empty() {
                 let (base, bytes) = (device.blocks.base(), device.blocks.reservation());
+                // Refused only by a driver that is going away, and the reservation with it.
                 let _ = self.driver.unreserve(device.id, base, bytes);
             }
         });
         self.fences.destroy();
         // Callers keep the core alive by a handle, a lease or a reference of their own.
-        let anchor = lock(&self.anchor).take();
+        let last = anchor.take();
         drop(anchor);
+        drop(last);
     }
 }
 

@@ -68,7 +68,13 @@ pub enum Error {
     },
     /// A driver call failed.
     #[error(transparent)]
-    Driver(#[from] DriverError),
+    Driver(Box<DriverError>),
+}
+
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(Box::new(error))
+    }
 }
 
 /// Why there is no memory, and where it is.

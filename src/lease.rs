@@ -26,6 +26,9 @@ impl Drop for Lease {
         // No thread may use the cache once it is in the list for others.
         LAST.set((ptr::null(), ptr::null()));
         self.core.give_back(Arc::clone(&self.cache));
+        if self.core.is_closed() {
+            self.core.give_back_if_idle();
+        }
     }
 }
 

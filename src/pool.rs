@@ -87,7 +87,8 @@ impl Builder {
             }
             return Err(error);
         }
-        let core = Core::new(self.driver, fences, devices.into_boxed_slice(), settings);
+        let devices = devices.into_iter().map(Arc::new).collect();
+        let core = Core::new(self.driver, fences, devices, settings);
         Ok(Pool(Handle::new(core)))
     }
 
@@ -164,9 +165,9 @@ impl Pool {
     /// # Errors
     /// [`Error::NoSuchDevice`], [`Error::TooManyStreams`], or a driver error.
     pub fn stream(&self, device: DeviceId) -> Result<Stream> {
-        self.0.device(device)?;
+        let home = self.0.device(device)?;
         let handle = self.0.driver.create_stream(device)?;
-        Stream::register(self.0.clone(), device, handle, true).inspect_err(|_| {
+        Stream::register(self.0.clone(), home, handle, true).inspect_err(|_| {
             let _ = self.0.driver.destroy_stream(device, handle);
         })
     }
@@ -177,8 +178,7 @@ impl Pool {
     /// # Errors
     /// [`Error::NoSuchDevice`] or [`Error::TooManyStreams`].
     pub fn register_stream(&self, device: DeviceId, handle: StreamHandle) -> Result<Stream> {
-        self.0.device(device)?;
-        Stream::register(self.0.clone(), device, handle, false)
+        Stream::register(self.0.clone(), self.0.device(device)?, handle, false)
     }
 
     /// Allocates at least `bytes` on `stream` and returns the device address. Work submitted to

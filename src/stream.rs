@@ -18,7 +18,7 @@ pub struct Stream(Arc<Inner>);
 
 struct Inner {
     core: Handle,
-    device: DeviceId,
+    device: Arc<Device>,
     id: StreamId,
     handle: StreamHandle,
 }
@@ -32,16 +32,16 @@ impl Drop for Inner {
 impl Stream {
     pub(crate) fn register(
         core: Handle,
-        device: DeviceId,
+        device: &Arc<Device>,
         handle: StreamHandle,
         owned: bool,
     ) -> Result<Self> {
-        let full = Error::TooManyStreams { device };
-        let Some(id) = core.fences.register(device, handle, owned) else { return Err(full) };
+        let full = Error::TooManyStreams { device: device.id };
+        let Some(id) = core.fences.register(device.id, handle, owned) else { return Err(full) };
         if !core.open_stream(id) {
             return Err(full);
         }
-        Ok(Self(Arc::new(Inner { core, device, id, handle })))
+        Ok(Self(Arc::new(Inner { core, device: Arc::clone(device), id, handle })))
     }
 
     /// The stream's number in its pool.
@@ -52,7 +52,7 @@ impl Stream {
 
     /// The device it belongs to.
     pub fn device(&self) -> DeviceId {
-        self.0.device
+        self.0.device.id
     }
 
     /// The driver's handle, for submitting work.
@@ -62,7 +62,7 @@ impl Stream {
 
     #[inline]
     pub(crate) fn home(&self) -> &Device {
-        &self.0.core.devices[usize::from(self.0.device.0)]
+        &self.0.device
     }
 
     #[inline]
@@ -120,7 +120,7 @@ impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
             .field("id", &self.0.id.0)
-            .field("device", &self.0.device.0)
+            .field("device", &self.0.device.id.0)
             .finish()
     }
 }

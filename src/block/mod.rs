@@ -19,10 +19,14 @@ pub(crate) use fences::FenceSet;
 pub use word::StreamId;
 pub(crate) use word::{Fence, Hint, State, Word};
 
+use crate::size;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Fences kept inside the descriptor; a block used on more streams spills into rows of its own.
 pub(crate) const INLINE: usize = 3;
+
+/// Bits of the size field that hold the class.
+const CLASS: u64 = size::QUANTUM - 1;
 
 /// A block's record: one cache line.
 #[repr(align(64))]
@@ -30,9 +34,10 @@ pub(crate) const INLINE: usize = 3;
 pub(crate) struct Descriptor {
     state: AtomicU64,
     address: AtomicU64,
+    /// Granted bytes, and in the low bits, which a multiple of 512 leaves free, the size class.
     size: AtomicU64,
-    /// Granted minus requested bytes (small blocks: at most 1/16 of a megabyte).
-    slack: AtomicU32,
+    /// Requested bytes of a small block; of a large one, what it was granted beyond them.
+    requested: AtomicU32,
     /// The next descriptor in the arena's list of notes.
     pub note: AtomicU32,
     fences: [AtomicU64; INLINE],
@@ -55,25 +60,40 @@ impl Descriptor {
     /// Granted bytes.
     #[inline]
     pub fn size(&self) -> u64 {
-        self.size.load(Ordering::Relaxed)
+        self.size.load(Ordering::Relaxed) & !CLASS
+    }
+
+    /// The size class of a small block; `None` for a large one.
+    #[inline]
+    pub fn class(&self) -> Option<usize> {
+        let class = (self.size.load(Ordering::Relaxed) & CLASS) as usize;
+        (class < size::CLASSES).then_some(class)
     }
 
     /// Bytes the user asked for.
     pub fn requested(&self) -> u64 {
-        self.size() - u64::from(self.slack.load(Ordering::Relaxed))
+        let stored = u64::from(self.requested.load(Ordering::Relaxed));
+        if self.class().is_some() { stored } else { self.size() - stored }
+    }
+
+    /// Owner only, for a small block.
+    #[inline]
+    pub fn set_requested_small(&self, bytes: u64) {
+        self.requested.store(bytes as u32, Ordering::Relaxed);
     }
 
     /// Owner only.
     #[inline]
     pub fn set_requested(&self, bytes: u64) {
-        let slack = self.size() - bytes;
-        self.slack.store(slack as u32, Ordering::Relaxed);
+        let stored = if size::is_small(bytes) { bytes } else { self.size() - bytes };
+        self.requested.store(stored as u32, Ordering::Relaxed);
     }
 
     /// Arena only, while it owns the block.
     pub fn set_extent(&self, address: u64, size: u64) {
+        let class = if size::is_small(size) { size::class_of(size) } else { size::CLASSES };
         self.address.store(address, Ordering::Relaxed);
-        self.size.store(size, Ordering::Relaxed);
+        self.size.store(size | class as u64, Ordering::Relaxed);
     }
 
     /// Moves the word if it is still `from`.
@@ -87,18 +107,34 @@ impl Descriptor {
         }
     }
 
-    /// Takes a cached block for a user: `Cached → Live` under a new tag. `Some` is the word it has
-    /// now; `None` when somebody else was faster or the hint is stale.
+    /// Frees a block that the caller owns exclusively, whose word is `owned`, without flags: a
+    /// plain store, since nobody else moves such a word. Release publishes the fences.
     #[inline]
-    pub fn claim(&self, hint: Hint) -> Option<Word> {
-        let mut word = self.word();
+    pub fn release(&self, owned: Word) {
+        self.state.store(owned.with_state(State::Cached).0, Ordering::Release);
+    }
+
+    /// Takes a cached block for a user: `Cached → Live` under a new tag. `Some` is the hint to it
+    /// from now on; `None` when somebody else was faster or the hint is stale.
+    #[inline(always)]
+    pub fn claim(&self, hint: Hint) -> Option<Hint> {
+        // Nearly always there are no flags: no need to look first.
+        let next = hint.next();
+        match self.exchange(Word::cached(hint), Word::live(next)) {
+            Ok(()) => Some(next),
+            Err(found) => self.claim_flagged(hint, found).then_some(next),
+        }
+    }
+
+    #[cold]
+    fn claim_flagged(&self, hint: Hint, mut word: Word) -> bool {
         loop {
             if !word.matches(hint) || word.state() != State::Cached {
-                return None;
+                return false;
             }
             let live = word.with_state(State::Live).without(Word::USES).next_tag();
             match self.exchange(word, live) {
-                Ok(()) => return Some(live),
+                Ok(()) => return true,
                 // Same tag, still cached: only the arena's INDEXED flag moved, and it moves at
                 // most twice while a block stays cached, so this does not loop for others' sake.
                 Err(found) => word = found,

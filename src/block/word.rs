@@ -26,8 +26,6 @@ pub(crate) enum State {
     Claimed = 4,
     /// Held by a user.
     Live = 5,
-    /// Held by a user after its pool was closed.
-    Orphan = 6,
 }
 
 impl State {
@@ -38,7 +36,6 @@ impl State {
             3 => Self::Cached,
             4 => Self::Claimed,
             5 => Self::Live,
-            6 => Self::Orphan,
             _ => Self::Spare,
         }
     }
@@ -88,6 +85,18 @@ impl Word {
         Hint(self.0 & Self::TAG | index as u64)
     }
 
+    /// The word of a cached block under the hint's tag, without flags.
+    #[inline]
+    pub const fn cached(hint: Hint) -> Self {
+        Self(hint.0 & Self::TAG | State::Cached as u64)
+    }
+
+    /// The word of a live block under the hint's tag, without flags.
+    #[inline]
+    pub const fn live(hint: Hint) -> Self {
+        Self(hint.0 & Self::TAG | State::Live as u64)
+    }
+
     /// Whether the word carries the hint's tag.
     #[inline]
     pub const fn matches(self, hint: Hint) -> bool {
@@ -111,6 +120,12 @@ pub(crate) struct Hint(pub u64);
 
 impl Hint {
     pub const INDEX_BITS: u32 = 24;
+
+    /// The hint of the next tag.
+    #[inline]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1 << Self::INDEX_BITS))
+    }
 
     #[inline]
     pub const fn index(self) -> u32 {
@@ -190,19 +205,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const STATES: [State; 7] = [
-        State::Spare,
-        State::Free,
-        State::Hole,
-        State::Cached,
-        State::Claimed,
-        State::Live,
-        State::Orphan,
-    ];
+    const STATES: [State; 6] =
+        [State::Spare, State::Free, State::Hole, State::Cached, State::Claimed, State::Live];
 
     proptest! {
         #[test]
-        fn fields_of_a_word_do_not_touch(bits in any::<u64>(), state in 0usize..7, index in 1u32..1 << 24) {
+        fn fields_of_a_word_do_not_touch(bits in any::<u64>(), state in 0usize..6, index in 1u32..1 << 24) {
             let word = Word(bits).with_state(STATES[state]);
             prop_assert_eq!(word.state(), STATES[state]);
             prop_assert!(word.matches(word.hint(index)));

@@ -8,7 +8,7 @@
 //! bins and all; nothing is drained and no driver is called. Where thread-local storage is already
 //! gone the stream cache serves.
 
-use crate::block::{Hint, StreamId};
+use crate::block::{Descriptor, Hint, StreamId};
 use crate::fence::StreamFence;
 use crate::size::CLASSES;
 use crate::stats::Counters;
@@ -17,15 +17,22 @@ use std::cell::UnsafeCell;
 
 /// Streams a thread keeps bins for; a stream's place is its id modulo this.
 const SETS: usize = 16;
-/// Hints in a bin: with its two counts it fills a cache line.
+/// Hints in a bin: with its two counts it fills a pair of cache lines.
 const BIN: usize = 7;
 /// Misses on a place taken by another stream until that stream's bins are given up.
 const STRIKES: u32 = 64;
 
-#[repr(align(64))]
+/// A hint together with its descriptor, which saves the look-up.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub hint: Hint,
+    pub block: *const Descriptor,
+}
+
+#[repr(align(128))]
 #[derive(Clone, Copy)]
 struct Bin {
-    hints: [Hint; BIN],
+    entries: [Entry; BIN],
     len: u8,
     /// 0 until the thread has once asked for this size on this stream: a thread that only frees
     /// (as autograd's do) passes blocks on to the stream cache instead of hoarding them.
@@ -43,26 +50,29 @@ pub(crate) struct Set {
 
 impl Set {
     fn new(stream: StreamId, fence: &StreamFence) -> Box<Self> {
-        let bin = Bin { hints: [Hint(0); BIN], len: 0, room: 0 };
+        let none = Entry { hint: Hint(0), block: std::ptr::null() };
+        let bin = Bin { entries: [none; BIN], len: 0, room: 0 };
         Box::new(Self { stream, strikes: 0, fence, bins: [bin; CLASSES] })
     }
 
     /// The youngest hint of a class.
     #[inline]
-    pub fn pop(&mut self, class: usize) -> Option<Hint> {
+    pub fn pop(&mut self, class: usize) -> Option<Entry> {
         let bin = &mut self.bins[class];
-        bin.len = bin.len.checked_sub(1)?;
-        Some(bin.hints[usize::from(bin.len) % BIN])
+        let last = bin.len.checked_sub(1)?;
+        bin.len = last;
+        bin.entries.get(usize::from(last)).copied()
     }
 
     /// Files a hint; false when the bin is full or the thread never asked for this class.
     #[inline]
-    pub fn push(&mut self, class: usize, hint: Hint) -> bool {
+    pub fn push(&mut self, class: usize, entry: Entry) -> bool {
         let bin = &mut self.bins[class];
         if bin.len >= bin.room {
             return false;
         }
-        bin.hints[usize::from(bin.len) % BIN] = hint;
+        let Some(place) = bin.entries.get_mut(usize::from(bin.len)) else { return false };
+        *place = entry;
         bin.len += 1;
         true
     }
@@ -81,7 +91,7 @@ impl Set {
     /// All hints with their class.
     fn hints(&self) -> impl Iterator<Item = (usize, Hint)> + '_ {
         self.bins.iter().enumerate().flat_map(|(class, bin)| {
-            bin.hints[..usize::from(bin.len)].iter().map(move |&hint| (class, hint))
+            bin.entries[..usize::from(bin.len)].iter().map(move |entry| (class, entry.hint))
         })
     }
 }

@@ -134,7 +134,7 @@ impl Arena {
                     self.spares.push(index);
                 }
                 State::Free | State::Hole => block.set_indexed(false),
-                State::Cached | State::Live | State::Claimed | State::Orphan => {
+                State::Cached | State::Live | State::Claimed => {
                     if !block.forget_if_taken() {
                         let (region, bytes) =
                             (usize::from(self.links[index as usize].region), block.size());
@@ -210,7 +210,7 @@ impl Arena {
     pub fn live_bytes(&self) -> u64 {
         let mut live = 0;
         self.for_each_extent(|_, block| {
-            if matches!(block.word().state(), State::Live | State::Orphan) {
+            if block.word().state() == State::Live {
                 live += block.requested();
             }
         });

@@ -8,7 +8,6 @@ use super::fit::Effort;
 use crate::block::{Fence, State, Word};
 use crate::driver::DriverResult;
 use crate::fence::Asked;
-use crate::sync::{AtomicU64, Ordering};
 use std::time::Instant;
 
 impl Arena {
@@ -158,24 +157,13 @@ impl Arena {
         Ok(progress)
     }
 
-    /// Marks every live block as one that outlives its pool, and adds their number to `count`,
-    /// each before it is marked: its free counts it off at once.
-    pub fn orphan_live(&self, count: &AtomicU64) {
+    /// Blocks that users hold, or are about to free.
+    pub fn live_blocks(&self) -> u64 {
+        let mut live = 0;
         self.for_each_extent(|_, block| {
-            let mut word = block.word();
-            if word.state() != State::Live {
-                return;
-            }
-            count.fetch_add(1, Ordering::Relaxed);
-            while let Err(found) = block.exchange(word, word.with_state(State::Orphan)) {
-                word = found;
-                if word.state() != State::Live {
-                    // Freed meanwhile. The closer's own count keeps this from reaching zero.
-                    count.fetch_sub(1, Ordering::Relaxed);
-                    return;
-                }
-            }
+            live += u64::from(matches!(block.word().state(), State::Live | State::Claimed));
         });
+        live
     }
 
     /// Gives everything back to the driver, waiting for work in flight within the configured time.
