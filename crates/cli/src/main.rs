@@ -1,2 +1,23 @@
 //! The millpond command.
-fn main() {}
+
+mod args;
+mod exit;
+mod output;
+mod replay;
+mod size;
+mod stress;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
+    exit::code(match cli.command {
+        Command::Replay(args) => replay::run(&args),
+        Command::Stress(args) => stress::run(args),
+    })
+}

@@ -1,0 +1,167 @@
+//! The command line.
+
+use crate::size::{Bytes, factor};
+use crate::stress::StressArgs;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use millpond::Reuse;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A lock-free, multi-stream, multi-GPU device-memory pool: replay traces, stress it.
+#[derive(Debug, Parser)]
+#[command(name = "millpond", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Replays recorded allocation traces; reports time per call, memory, driver calls and hazards
+    Replay(ReplayArgs),
+    /// Drives pipeline schedules over devices, streams and threads with verified contents
+    Stress(StressArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// Traces to replay, compressed or not
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+
+    /// Whose memory it is; simulated GPUs where there is no other
+    #[arg(long, value_enum)]
+    pub driver: Option<DriverName>,
+
+    /// The memory-management mechanism
+    #[arg(long, value_enum, default_value_t = Mechanism::Pool, value_name = "NAME")]
+    pub mechanism: Mechanism,
+
+    /// When memory that one stream freed may serve another
+    #[arg(long, value_enum, default_value_t = ReuseName::Wait)]
+    pub reuse: ReuseName,
+
+    /// Most memory of each device: bytes, or a multiple of the trace's peak on that device
+    #[arg(long, default_value = "80GiB", value_name = "8GiB|1.02x")]
+    pub capacity: Capacity,
+
+    /// An event completes so many trace operations after its record
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub lag: u64,
+
+    /// Copies of the trace replayed at once, each with streams of its own
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+
+    /// Replays on one pool: a cold one, then warm ones
+    #[arg(long, default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
+
+    /// Look for races: each block gets a first write and last reads, and all touches are checked
+    #[arg(long)]
+    pub oracle: bool,
+
+    /// One JSON object a trace on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where device memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DriverName {
+    /// Simulated GPUs, in this process
+    Sim,
+    /// NVIDIA GPUs
+    Cuda,
+}
+
+/// How memory is managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mechanism {
+    /// Millpond's own five layers
+    Pool,
+}
+
+impl Mechanism {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+        }
+    }
+}
+
+/// [`Reuse`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReuseName {
+    /// Only where the order is known already
+    SameStream,
+    /// Once the work that used it has completed
+    Completed,
+    /// Also earlier, the new stream waiting for the old
+    Wait,
+}
+
+impl ReuseName {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::SameStream => "same-stream",
+            Self::Completed => "completed",
+            Self::Wait => "wait",
+        }
+    }
+}
+
+impl From<ReuseName> for Reuse {
+    fn from(name: ReuseName) -> Self {
+        match name {
+            ReuseName::SameStream => Self::SameStream,
+            ReuseName::Completed => Self::Completed,
+            ReuseName::Wait => Self::Wait,
+        }
+    }
+}
+
+/// How much of each device a pool may take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Capacity {
+    Bytes(u64),
+    /// Times the trace's peak on the device.
+    Factor(f64),
+}
+
+impl FromStr for Capacity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let capacity = match text.strip_suffix('x') {
+            Some(number) => factor(number).map(Self::Factor),
+            None => text.parse().ok().map(|Bytes(bytes)| Self::Bytes(bytes)),
+        };
+        capacity
+            .filter(|&capacity| capacity != Self::Bytes(0) && capacity != Self::Factor(0.0))
+            .ok_or_else(|| "expected bytes as in 8GiB, or a multiple as in 1.02x".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_parser_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn reads_capacities() {
+        assert_eq!("8GiB".parse(), Ok(Capacity::Bytes(8 << 30)));
+        assert_eq!("4096".parse(), Ok(Capacity::Bytes(4096)));
+        assert_eq!("1.02x".parse(), Ok(Capacity::Factor(1.02)));
+        for bad in ["", "x", "0", "0x", "0GiB", "-1x", "1e3x", "8GB", "1.2.3x", "lots"] {
+            assert!(bad.parse::<Capacity>().is_err(), "{bad}");
+        }
+    }
+}

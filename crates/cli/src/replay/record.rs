@@ -1,0 +1,126 @@
+//! The result of one trace's replay: what `--json` prints.
+
+use super::calls::DriverCalls;
+use super::timing::Distribution;
+use serde::Serialize;
+
+/// One trace's figures. Memory, hits and driver calls are those of the first replay, up to the end
+/// of the trace.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Record {
+    pub trace: String,
+    pub mechanism: &'static str,
+    pub driver: &'static str,
+    pub reuse: &'static str,
+    pub lag: u64,
+    pub threads: u16,
+    /// Replays.
+    pub repeat: u32,
+    /// Operations of one copy.
+    pub ops: u64,
+    /// Allocations and frees of one copy.
+    pub allocs_and_frees: u64,
+    pub steps: u64,
+    pub devices: Vec<DeviceRecord>,
+    pub peak_live_bytes: u64,
+    pub peak_reserved_bytes: u64,
+    pub cold: Cold,
+    pub warm: Option<Warm>,
+    pub driver_calls: DriverCalls,
+    pub steady_memory_calls_per_step: Option<f64>,
+    pub steady_event_calls_per_step: Option<f64>,
+    pub driver_ns: u64,
+    pub steady_driver_ns_per_step: Option<f64>,
+    pub cross_stream: CrossStream,
+    pub hits: Hits,
+    /// With `--oracle`: of all replays.
+    pub hazards: Option<u64>,
+    pub bookkeeping_bytes: u64,
+    pub trace_waits: u64,
+}
+
+/// One device's figures.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DeviceRecord {
+    pub ordinal: u16,
+    pub capacity_bytes: u64,
+    pub peak_live_bytes: u64,
+    pub peak_reserved_bytes: u64,
+    /// Null where nothing was reserved; so are the other shares.
+    pub utilisation: Option<f64>,
+    pub internal_fragmentation: Option<f64>,
+    pub external_fragmentation: Option<f64>,
+    /// Allocations refused for want of memory.
+    pub oom: u64,
+}
+
+impl DeviceRecord {
+    /// `waste_bytes`: granted beyond what was asked for, when `peak_live_bytes` were live.
+    pub fn new(
+        ordinal: u16,
+        capacity_bytes: u64,
+        peak_live_bytes: u64,
+        waste_bytes: u64,
+        peak_reserved_bytes: u64,
+        oom: u64,
+    ) -> Self {
+        let share = |bytes: u64| {
+            (peak_reserved_bytes > 0).then(|| bytes as f64 / peak_reserved_bytes as f64)
+        };
+        let granted = peak_live_bytes + waste_bytes;
+        Self {
+            ordinal,
+            capacity_bytes,
+            peak_live_bytes,
+            peak_reserved_bytes,
+            utilisation: share(peak_live_bytes),
+            internal_fragmentation: share(waste_bytes),
+            external_fragmentation: share(peak_reserved_bytes.saturating_sub(granted)),
+            oom,
+        }
+    }
+}
+
+/// Times of single calls in the first replay.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Cold {
+    pub alloc_ns: Option<Distribution>,
+    pub free_ns: Option<Distribution>,
+}
+
+/// Times of the later replays.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Warm {
+    pub ns_per_op: f64,
+}
+
+/// Memory that went from one stream to another.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct CrossStream {
+    /// Blocks that one stream got from another.
+    pub hits: Option<u64>,
+    /// Stream waits that the pool inserted for it.
+    pub waits: u64,
+}
+
+/// Allocations by the layer that served them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Hits {
+    pub thread: u64,
+    pub stream: u64,
+    pub shard: u64,
+    pub heap: u64,
+}
+
+impl Record {
+    /// Reserved over live: sums over devices of each device's peak.
+    pub fn overhead(&self) -> Option<f64> {
+        let live = self.peak_live_bytes;
+        (live > 0).then(|| self.peak_reserved_bytes as f64 / live as f64)
+    }
+
+    /// Refused allocations of the first replay.
+    pub fn oom(&self) -> u64 {
+        self.devices.iter().map(|device| device.oom).sum()
+    }
+}

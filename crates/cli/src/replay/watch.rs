@@ -1,0 +1,187 @@
+//! Passes that are measured call by call, or checked for races.
+
+use super::calls::Reading;
+use super::machine::Machine;
+use super::program::Program;
+use super::run::{self, Hooks};
+use super::timing::Samples;
+use anyhow::Context;
+use millpond::{Buffer, Result, Stream};
+use millpond_simgpu::Touch;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Bytes of one device while a replay runs, counted from what the trace asks for and gets.
+///
+/// Invariant: `peak_live` is the largest `live` so far, and `waste_at_peak` was `waste` then.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    live: u64,
+    /// Granted beyond what was asked for.
+    waste: u64,
+    pub peak_live: u64,
+    pub waste_at_peak: u64,
+}
+
+impl Gauge {
+    fn add(&mut self, held: Held) {
+        self.live += held.bytes;
+        self.waste += held.waste;
+        if self.live > self.peak_live {
+            (self.peak_live, self.waste_at_peak) = (self.live, self.waste);
+        }
+    }
+
+    fn remove(&mut self, held: Held) {
+        self.live -= held.bytes;
+        self.waste -= held.waste;
+    }
+}
+
+/// What a slot's block holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    bytes: u64,
+    waste: u64,
+    device: u16,
+}
+
+/// The measurements of a first replay.
+pub(super) struct Cold<'a> {
+    pub alloc: Samples,
+    pub free: Samples,
+    /// What the driver's counters showed where the second half of the steps began.
+    pub half: Option<Reading>,
+    held: Vec<Held>,
+    gauges: &'a [Mutex<Gauge>],
+}
+
+impl<'a> Cold<'a> {
+    pub fn new(program: &Program, gauges: &'a [Mutex<Gauge>]) -> Self {
+        Self {
+            alloc: Samples::with_capacity(program.allocs),
+            free: Samples::with_capacity(program.frees),
+            half: None,
+            held: vec![Held::default(); program.slots],
+            gauges,
+        }
+    }
+
+    fn change(&self, held: Held, change: impl FnOnce(&mut Gauge, Held)) {
+        let gauge = &self.gauges[usize::from(held.device)];
+        change(&mut gauge.lock().unwrap_or_else(PoisonError::into_inner), held);
+    }
+}
+
+/// The touches that the race oracle checks: each block's first write, and a last read of it on each
+/// stream that used it.
+pub(super) struct Touches {
+    /// The last label given to a block. Threads draw from ranges of their own.
+    last_label: u64,
+    /// By slot.
+    marks: Vec<Mark>,
+}
+
+#[derive(Clone, Default)]
+struct Mark {
+    label: u64,
+    /// The streams that use it, its own first.
+    streams: Vec<u16>,
+}
+
+impl Touches {
+    pub fn new(program: &Program, thread: u16) -> Self {
+        let marks = vec![Mark::default(); program.slots];
+        Self { last_label: u64::from(thread) << 48, marks }
+    }
+}
+
+/// Measures and checks, as far as it is told to.
+pub(super) struct Watch<'a> {
+    pub machine: &'a Machine,
+    pub program: &'a Program,
+    pub streams: &'a [Stream],
+    pub lag: bool,
+    pub cold: Option<Cold<'a>>,
+    pub touches: Option<&'a mut Touches>,
+}
+
+impl Watch<'_> {
+    fn launch(&self, stream: u16, touch: Touch) -> anyhow::Result<()> {
+        let stream = self.streams[usize::from(stream)].handle();
+        let launched = self.machine.sim.launch(stream.into(), &[touch]);
+        launched.context("work that touches a block was refused")
+    }
+}
+
+impl Hooks for Watch<'_> {
+    fn alloc(&mut self, stream: &Stream, bytes: u64) -> Result<Buffer> {
+        let Some(cold) = &mut self.cold else { return run::alloc(stream, bytes) };
+        let start = Instant::now();
+        let result = run::alloc(stream, bytes);
+        cold.alloc.note(start.elapsed());
+        result
+    }
+
+    fn free(&mut self, buffer: Buffer) {
+        let Some(cold) = &mut self.cold else { return drop(buffer) };
+        let start = Instant::now();
+        drop(buffer);
+        cold.free.note(start.elapsed());
+    }
+
+    fn allocated(&mut self, slot: u32, stream: u16, buffer: &Buffer) -> anyhow::Result<()> {
+        if let Some(cold) = &mut self.cold {
+            let bytes = buffer.bytes();
+            let waste = buffer.granted_bytes() - bytes;
+            let held = Held { bytes, waste, device: self.program.streams[usize::from(stream)] };
+            cold.held[slot as usize] = held;
+            cold.change(held, Gauge::add);
+        }
+        if let Some(touches) = &mut self.touches {
+            touches.last_label += 1;
+            let label = touches.last_label;
+            let mark = &mut touches.marks[slot as usize];
+            mark.label = label;
+            mark.streams.clear();
+            mark.streams.push(stream);
+            self.launch(stream, Touch::write(buffer.address(), buffer.bytes()).label(label))?;
+        }
+        Ok(())
+    }
+
+    fn freeing(&mut self, slot: u32, buffer: &Buffer) -> anyhow::Result<()> {
+        if let Some(cold) = &self.cold {
+            cold.change(cold.held[slot as usize], Gauge::remove);
+        }
+        if let Some(touches) = &self.touches {
+            let mark = &touches.marks[slot as usize];
+            let read = Touch::read(buffer.address(), buffer.bytes()).label(mark.label);
+            for &stream in &mark.streams {
+                self.launch(stream, read)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn used(&mut self, slot: u32, stream: u16) {
+        if let Some(touches) = &mut self.touches {
+            let streams = &mut touches.marks[slot as usize].streams;
+            if !streams.contains(&stream) {
+                streams.push(stream);
+            }
+        }
+    }
+
+    fn tick(&self) {
+        if self.lag {
+            self.machine.sim.tick();
+        }
+    }
+
+    fn half(&mut self) {
+        if let Some(cold) = &mut self.cold {
+            cold.half = Some(self.machine.reading());
+        }
+    }
+}
