@@ -16,7 +16,7 @@ pub enum Reuse {
 
 /// The settings that the heap needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
+pub struct Settings {
     pub reuse: Reuse,
     /// How long a miss may wait on the host for fences before it reports out-of-memory.
     pub host_wait: Duration,

@@ -27,7 +27,7 @@ use crossbeam_epoch as epoch;
 use std::sync::{TryLockError, Weak};
 
 /// One device's part of the pool.
-pub(crate) struct Device {
+pub struct Device {
     pub id: DeviceId,
     pub blocks: Arc<Blocks>,
     pub arena: Mutex<Arena>,
@@ -37,7 +37,7 @@ pub(crate) struct Device {
 }
 
 /// Everything that streams, buffers and threads share.
-pub(crate) struct Core {
+pub struct Core {
     pub driver: Arc<dyn Driver>,
     pub fences: Arc<Fences>,
     pub devices: Box<[Arc<Device>]>,
@@ -65,14 +65,14 @@ struct Leases {
 
 /// A block in a user's hands: its descriptor and the hint that its next free makes good.
 #[derive(Clone, Copy)]
-pub(crate) struct Grant<'c> {
+pub struct Grant<'c> {
     pub block: &'c Descriptor,
     pub hint: Hint,
 }
 
 /// Whether a miss waits for the arena.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Enter {
+pub enum Enter {
     Wait,
     Try,
 }
@@ -166,8 +166,9 @@ impl Core {
         }
         let granted = size::granted(bytes);
         let key = granted / QUANTUM;
-        if size::is_small(bytes) {
-            self.want(stream, size::class_of(bytes));
+        let lease = lease::get(self);
+        if let (Some(cache), true) = (lease, size::is_small(bytes)) {
+            self.want(cache, stream, size::class_of(bytes));
         }
         let (grant, layer) = match self.from_caches(device, stream, key)? {
             Some(found) => found,
@@ -177,15 +178,17 @@ impl Core {
             }
         };
         grant.block.set_requested(bytes);
-        lease::count(self, |counters, add| {
-            add(layer.counter(counters), 1);
-        });
+        match lease {
+            Some(cache) => bump(layer.counter(&cache.counters), 1),
+            None => {
+                layer.counter(&self.strays).fetch_add(1, Ordering::Relaxed);
+            }
+        }
         Ok(grant)
     }
 
     /// The thread asked for a small size: it keeps bins for it from now on.
-    fn want(&self, stream: StreamId, class: usize) {
-        let Some(cache) = lease::get(self) else { return };
+    fn want(&self, cache: &ThreadCache, stream: StreamId, class: usize) {
         let evict = |other: StreamId, class: usize, hint: Hint| {
             // Only blocks of the evicted stream's own device are in its bins.
             if let (Some(cache), Ok(home)) =
@@ -498,10 +501,6 @@ impl Core {
 
     pub fn give_back(&self, cache: Arc<ThreadCache>) {
         lock(&self.leases).idle.push(cache);
-    }
-
-    pub fn strays(&self) -> &Counters {
-        &self.strays
     }
 
     /// Calls `each` with the counters of every thread there ever was.

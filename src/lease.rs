@@ -6,7 +6,7 @@
 
 use crate::cache::thread::ThreadCache;
 use crate::core::Core;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 use std::cell::{Cell, RefCell};
 use std::ptr;
 
@@ -69,14 +69,4 @@ pub(crate) fn get(core: &Core) -> Option<&ThreadCache> {
     });
     // SAFETY: as in `last`.
     found.ok().and_then(|cache| unsafe { cache.as_ref() })
-}
-
-/// Counts towards the thread's own cache, or towards `strays` where there is none.
-pub(crate) fn count(core: &Core, add: impl Fn(&crate::stats::Counters, crate::stats::Bump)) {
-    match get(core) {
-        Some(cache) => add(&cache.counters, crate::stats::bump),
-        None => add(core.strays(), |counter, by| {
-            counter.fetch_add(by, Ordering::Relaxed);
-        }),
-    }
 }

@@ -12,7 +12,7 @@ use crossbeam_utils::CachePadded;
 const SHARDS: usize = 4;
 
 #[derive(Default)]
-pub(crate) struct Shards {
+pub struct Shards {
     shards: [CachePadded<HintCache>; SHARDS],
 }
 

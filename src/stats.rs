@@ -57,9 +57,6 @@ pub(crate) struct Counters {
     pub heap_hits: AtomicU64,
 }
 
-/// How a counter is added to: by its only writer, or by many.
-pub(crate) type Bump = fn(&AtomicU64, u64);
-
 /// Adds to a counter that only this thread writes: no read-modify-write instruction.
 #[inline]
 pub(crate) fn bump(counter: &AtomicU64, by: u64) {

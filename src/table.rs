@@ -14,7 +14,7 @@ const CHUNK_BITS: u32 = 2;
 const CHUNK: usize = 1 << CHUNK_BITS;
 
 /// A growing table of `T` with stable addresses.
-pub(crate) struct Table<T> {
+pub struct Table<T> {
     chunks: Box<[AtomicPtr<T>]>,
 }
 

@@ -16,8 +16,7 @@ mod fences;
 mod word;
 
 pub(crate) use fences::FenceSet;
-pub use word::StreamId;
-pub(crate) use word::{Fence, Hint, State, Word};
+pub use word::{Fence, Hint, State, StreamId, Word};
 
 use crate::size;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -31,7 +30,7 @@ const CLASS: u64 = size::QUANTUM - 1;
 /// A block's record: one cache line.
 #[repr(align(64))]
 #[derive(Default)]
-pub(crate) struct Descriptor {
+pub struct Descriptor {
     state: AtomicU64,
     address: AtomicU64,
     /// Granted bytes, and in the low bits, which a multiple of 512 leaves free, the size class.
@@ -148,42 +147,34 @@ impl Descriptor {
             && self.exchange(seen, seen.with_state(State::Claimed).next_tag()).is_ok()
     }
 
-    /// Sets the state of a block that the caller owns exclusively; flags are kept.
-    ///
-    /// Every thread that may touch the word of an owned block only sets flags on it (`USES` by the
-    /// user who holds it live), so the loop ends.
+    /// Arena: sets the state of an extent that it owns (`Spare`, `Free`, `Hole` or `Claimed`); flags
+    /// are kept. A plain store: nobody else moves such a word. Release publishes the extent's
+    /// fields together with its state.
     pub fn set_state(&self, state: State) {
-        let mut word = self.word();
-        while let Err(found) = self.exchange(word, word.with_state(state)) {
-            word = found;
-        }
+        self.store(self.word().with_state(state));
     }
 
-    /// Arena: makes a claimed block live under a new tag, and returns its word.
+    /// Arena: sets or clears the flag of an extent that it owns.
+    pub fn set_indexed(&self, indexed: bool) {
+        let word = self.word();
+        self.store(if indexed { word.with(Word::INDEXED) } else { word.without(Word::INDEXED) });
+    }
+
+    /// Arena: makes an extent that it owns live under a new tag, and returns its word.
     pub fn hand_out(&self) -> Word {
-        let mut word = self.word();
-        loop {
-            let live = word.with_state(State::Live).without(Word::USES).next_tag();
-            match self.exchange(word, live) {
-                Ok(()) => return live,
-                Err(found) => word = found,
-            }
-        }
+        let live = self.word().with_state(State::Live).without(Word::USES).next_tag();
+        self.store(live);
+        live
+    }
+
+    fn store(&self, word: Word) {
+        self.state.store(word.0, Ordering::Release);
     }
 
     /// Marks a live block as used on more streams than its own.
     pub fn set_uses(&self) {
         // Release: the fence entry is visible to the free that sees the flag.
         self.state.fetch_or(Word::USES, Ordering::AcqRel);
-    }
-
-    /// Puts a free or hole extent into the arena's index, or takes it out.
-    pub fn set_indexed(&self, indexed: bool) {
-        if indexed {
-            self.state.fetch_or(Word::INDEXED, Ordering::AcqRel);
-        } else {
-            self.state.fetch_and(!Word::INDEXED, Ordering::AcqRel);
-        }
     }
 
     /// Arena: forgets a block that turned out to be live. Refused (false) when the block has been

@@ -13,7 +13,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub enum State {
     /// A descriptor that describes nothing.
     Spare = 0,
     /// A resident extent that only the arena knows.
@@ -43,7 +43,7 @@ impl State {
 
 /// A descriptor's state word: `tag:40 | unused:18 | indexed:1 | uses:1 | state:4`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word(pub u64);
+pub struct Word(pub u64);
 
 impl Word {
     const STATE: u64 = 0xf;
@@ -116,7 +116,7 @@ impl fmt::Debug for Word {
 /// zero is no hint. A 40-bit tag lasts for months of reusing one block every few nanoseconds; a
 /// 32-bit one wraps in minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hint(pub u64);
+pub struct Hint(pub u64);
 
 impl Hint {
     pub const INDEX_BITS: u32 = 24;
@@ -154,7 +154,7 @@ impl fmt::Display for StreamId {
 /// "All work that stream S had been given when its number was q": `stream:16 | q:48`.
 /// Stream 0 does not exist, so zero is no fence.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fence(pub u64);
+pub struct Fence(pub u64);
 
 impl Fence {
     pub const NONE: Self = Self(0);

@@ -10,10 +10,12 @@
 //! free line before them on its probe path.
 
 use crate::block::Hint;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_epoch::{self as epoch, Atomic, Guard, Owned, Shared};
 
 const SLOTS: usize = 15;
+/// Hints of a full line that are looked at for stale ones.
+const SAMPLE: usize = 4;
 /// Lines that one size may spread over.
 const PROBES: usize = 8;
 
@@ -42,8 +44,30 @@ impl Line {
     }
 }
 
+impl Line {
+    /// Puts a hint into an empty slot, or over a stale one.
+    fn put(&self, hint: Hint, stale: &impl Fn(Hint) -> bool) -> bool {
+        // Release publishes the descriptor's chunk and fields to whoever finds the hint.
+        let replace = |slot: &AtomicU64, held: u64| {
+            slot.compare_exchange(held, hint.0, Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        let empty = |slot: &&AtomicU64| slot.load(Ordering::Relaxed) == 0;
+        if self.hints.iter().filter(empty).any(|slot| replace(slot, 0)) {
+            return true;
+        }
+        // Full: blocks merged away leave stale hints. Looking at a few is enough, others go when
+        // they are offered.
+        let first = hint.index() as usize;
+        (first..first + SAMPLE).any(|place| {
+            let slot = &self.hints[place % SLOTS];
+            let held = slot.load(Ordering::Acquire);
+            held != 0 && stale(Hint(held)) && replace(slot, held)
+        })
+    }
+}
+
 /// What a look-up made of a hint.
-pub(crate) enum Probe<R> {
+pub enum Probe<R> {
     /// The block is ours.
     Taken(R),
     /// The hint is stale: drop it.
@@ -72,9 +96,7 @@ impl Bins {
     }
 
     fn put(&self, key: u64, hint: Hint, stale: &impl Fn(Hint) -> bool) -> bool {
-        self.path(key).any(|line| {
-            line.is_for(key) && (put_in(line, hint) || replace_stale(line, hint, stale))
-        })
+        self.path(key).any(|line| line.is_for(key) && line.put(hint, stale))
     }
 
     fn take<R>(&self, key: u64, mut probe: impl FnMut(Hint) -> Probe<R>) -> Option<R> {
@@ -118,34 +140,17 @@ impl Bins {
     }
 }
 
-fn put_in(line: &Line, hint: Hint) -> bool {
-    // Release publishes the descriptor's chunk and fields to whoever finds the hint.
-    line.hints.iter().any(|slot| {
-        slot.load(Ordering::Relaxed) == 0
-            && slot.compare_exchange(0, hint.0, Ordering::Release, Ordering::Relaxed).is_ok()
-    })
-}
-
-fn replace_stale(line: &Line, hint: Hint, stale: &impl Fn(Hint) -> bool) -> bool {
-    line.hints.iter().any(|slot| {
-        let held = slot.load(Ordering::Acquire);
-        held != 0
-            && stale(Hint(held))
-            && slot.compare_exchange(held, hint.0, Ordering::Release, Ordering::Relaxed).is_ok()
-    })
-}
-
 /// A table of hints that grows, guarded by host epochs: a reader pins, so a replaced table is freed
 /// only when nobody can be reading it. Nothing but host memory depends on the epoch.
-pub(crate) struct HintCache {
+pub struct HintCache {
     bins: Atomic<Bins>,
-    /// A hint found no room: the next miss rebuilds the table.
-    crowded: AtomicBool,
+    /// Hints that found no room since the last rebuild.
+    lost: AtomicU32,
 }
 
 impl Default for HintCache {
     fn default() -> Self {
-        Self { bins: Atomic::null(), crowded: AtomicBool::new(false) }
+        Self { bins: Atomic::null(), lost: AtomicU32::new(0) }
     }
 }
 
@@ -166,7 +171,7 @@ impl HintCache {
         match self.load(guard) {
             Some(bins) if bins.put(key, hint, &stale) => true,
             _ => {
-                self.crowded.store(true, Ordering::Relaxed);
+                self.lost.fetch_add(1, Ordering::Relaxed);
                 false
             }
         }
@@ -183,13 +188,15 @@ impl HintCache {
         self.load(guard)?.take(key, probe)
     }
 
-    /// Rebuilds a crowded table: sizes no longer cached lose their lines, and if the rest still
+    /// Rebuilds a table that has lost as many hints as it has lines: sizes no longer cached lose their lines, and if the rest still
     /// fills half of it the table grows. Hints filed meanwhile may be lost. Called on misses only,
     /// since it allocates.
     pub fn make_room(&self, stale: impl Fn(Hint) -> bool, guard: &Guard) {
-        if !self.crowded.load(Ordering::Relaxed) || !self.crowded.swap(false, Ordering::Relaxed) {
+        let lost = self.lost.load(Ordering::Relaxed) as usize;
+        if lost == 0 || self.load(guard).is_some_and(|bins| lost < bins.lines.len()) {
             return;
         }
+        self.lost.store(0, Ordering::Relaxed);
         let old = self.bins.load(Ordering::Acquire, guard);
         // SAFETY: as in `load`.
         let fresh = match unsafe { old.as_ref() } {
@@ -264,7 +271,7 @@ mod tests {
     }
 
     fn room(cache: &HintCache) {
-        cache.crowded.store(true, Ordering::Relaxed);
+        cache.lost.store(u32::MAX, Ordering::Relaxed);
         cache.make_room(|_| false, &epoch::pin());
     }
 
@@ -308,7 +315,7 @@ mod tests {
         while cache.put(9, hint(1, index + 1), |_| false, &epoch::pin()) {
             index += 1;
         }
-        assert!(cache.put(9, hint(2, 5000), |held| held == hint(1, 3), &epoch::pin()));
+        assert!(cache.put(9, hint(2, 5000), |_| true, &epoch::pin()));
         let mut offered = 0;
         let refused = cache.take(
             9,

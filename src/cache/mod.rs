@@ -7,4 +7,4 @@
 mod bins;
 pub(crate) mod thread;
 
-pub(crate) use bins::{HintCache, Probe};
+pub use bins::{HintCache, Probe};

@@ -68,7 +68,7 @@ enum Sealed {
 }
 
 /// The fences of a pool: its streams' states, its events, and the protocol over them.
-pub(crate) struct Fences {
+pub struct Fences {
     driver: Arc<dyn Driver>,
     streams: Table<StreamFence>,
     events: Box<[Events]>,

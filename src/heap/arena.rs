@@ -1,7 +1,7 @@
 //! The arena: the part of a heap that one thread enters at a time, and the order in which a miss
 //! looks for memory.
 
-use super::extent::Links;
+use super::extent::{Links, List};
 use super::index::Index;
 use super::pages::{Gauge, Pages};
 use super::{Blocks, fit::Effort};
@@ -15,16 +15,27 @@ use crate::sync::Arc;
 /// A region of the reservation, with its own extents. Small and large blocks never share one.
 pub(super) struct Region {
     pub first: u32,
-    /// `Free` extents, and `Cached` ones whose notes have been read.
-    pub resident: Index,
-    pub holes: Index,
+    free: Index,
+    cached: Index,
+    holes: Index,
+}
+
+impl Region {
+    /// The index of one of the region's lists.
+    pub fn list(&mut self, list: List) -> &mut Index {
+        match list {
+            List::Free | List::None => &mut self.free,
+            List::Cached => &mut self.cached,
+            List::Holes => &mut self.holes,
+        }
+    }
 }
 
 /// Small blocks' region, and the other.
 pub(super) const SMALL: u8 = 0;
 pub(super) const LARGE: u8 = 1;
 
-pub(crate) struct Arena {
+pub struct Arena {
     pub(super) blocks: Arc<Blocks>,
     pub(super) fences: Arc<Fences>,
     pub(super) pages: Pages,
@@ -39,7 +50,7 @@ pub(crate) struct Arena {
 
 /// What a miss asks for.
 #[derive(Clone, Copy)]
-pub(crate) struct Request {
+pub struct Request {
     pub stream: StreamId,
     /// Granted bytes.
     pub bytes: u64,
@@ -48,7 +59,7 @@ pub(crate) struct Request {
 
 /// Why the arena has nothing to give.
 #[derive(Debug)]
-pub(crate) enum Denied {
+pub enum Denied {
     /// No memory for it: the largest extent that is free, and the bytes free in all.
     OutOfMemory { largest_free: u64, free: u64 },
     /// A driver call failed.
@@ -70,7 +81,12 @@ impl Arena {
     ) -> Option<Self> {
         let base = blocks.base();
         let pages = Pages::new(driver, device, base, layout.page_bytes, layout.limit, gauge);
-        let region = || Region { first: 0, resident: Index::new(), holes: Index::new() };
+        let region = || Region {
+            first: 0,
+            free: Index::new(),
+            cached: Index::new(),
+            holes: Index::new(),
+        };
         let mut arena = Self {
             blocks,
             fences,
@@ -89,19 +105,26 @@ impl Arena {
 
     /// Serves a miss: a live block, its descriptor's index and word.
     ///
-    /// In this order: what is free or cached and known to be ordered before the stream's next work;
-    /// the same once neighbours are merged; the same once fences were asked about; what a stream
+    /// In this order: what is free or cached, neighbours merged, and known to be ordered before the
+    /// stream's next work; the same once fences were asked about; what a stream
     /// wait makes usable; fresh memory; and, where that is refused, memory taken back from idle
     /// extents elsewhere, at the last waiting for their fences.
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
         self.read_notes();
-        if let Some(taken) = self.fit(region, request, Effort::Tight)? {
-            return Ok(taken);
+        if region == LARGE {
+            self.merge_noted();
         }
-        self.merge_cached(region);
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
+        }
+        if region == SMALL {
+            // Small blocks leave no notes and are cached in great numbers: they are merged only
+            // before the region would grow.
+            self.merge_all(SMALL);
+            if let Some(taken) = self.fit(region, request, Effort::Known)? {
+                return Ok(taken);
+            }
         }
         let reuse = self.settings.reuse;
         if reuse != Reuse::SameStream
@@ -136,9 +159,7 @@ impl Arena {
                 State::Free | State::Hole => block.set_indexed(false),
                 State::Cached | State::Live | State::Claimed => {
                     if !block.forget_if_taken() {
-                        let (region, bytes) =
-                            (usize::from(self.links[index as usize].region), block.size());
-                        self.regions[region].resident.insert(&mut self.links, index, bytes);
+                        self.enlist(index, List::Cached);
                         self.unmerged.push(index);
                     }
                 }
@@ -147,13 +168,8 @@ impl Arena {
         }
     }
 
-    /// Merges cached extents with their free neighbours. Large ones are those noted since the last
-    /// time; small ones, which leave no notes, are found by a walk over their region.
-    pub(super) fn merge_cached(&mut self, region: u8) {
-        if region == SMALL {
-            self.merge_all(SMALL);
-            return;
-        }
+    /// Merges the cached extents noted since the last time with their free neighbours.
+    fn merge_noted(&mut self) {
         for index in std::mem::take(&mut self.unmerged) {
             let seen = self.block(index).word();
             if seen.state() == State::Cached {
@@ -162,9 +178,7 @@ impl Arena {
                 } else if self.claim(index, seen) {
                     self.settle(index, State::Free);
                 }
-            } else if self.links[index as usize].bin.is_some()
-                && !matches!(seen.state(), State::Free | State::Hole)
-            {
+            } else if self.links[index as usize].list == List::Cached {
                 self.forget(index);
             }
         }
@@ -174,7 +188,7 @@ impl Arena {
     pub(super) fn forget(&mut self, index: u32) {
         if self.block(index).forget_if_taken() {
             let region = usize::from(self.links[index as usize].region);
-            self.regions[region].resident.remove(&mut self.links, index);
+            self.regions[region].list(List::Cached).remove(&mut self.links, index);
         }
     }
 
@@ -240,7 +254,7 @@ impl Arena {
 
 /// How a reservation is divided.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     pub page_bytes: u64,
     pub small_bytes: u64,
     pub large_bytes: u64,

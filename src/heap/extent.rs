@@ -4,13 +4,13 @@
 //! every byte of a region lies in exactly one extent; links run in address order
 //! extent(next) starts where extent ends;  prev(next(i)) = i;  a region's first extent never changes
 //! resident and hole pieces are separate extents; a border between them is a page border
-//! Free and Hole extents are in the region's index; Cached ones are if INDEXED is set and no note
-//!   of theirs is waiting; Live and Claimed ones may still be, and leave when they are found
+//! Free and Hole extents are in their lists; Cached ones in theirs if INDEXED is set and no note of
+//!   theirs is waiting; blocks that are live again may still be there, and leave when found
 //! ```
 //!
 //! Links belong to the arena and lie outside the descriptors: they need its lock and nothing else.
 
-use super::arena::{Arena, Region};
+use super::arena::Arena;
 use crate::block::{Descriptor, FenceSet, State, Word};
 
 /// An extent's neighbours, and its place in the index. Index 0 is no extent.
@@ -20,8 +20,24 @@ pub(super) struct Links {
     pub next: u32,
     pub bin_prev: u32,
     pub bin_next: u32,
-    pub bin: Option<u16>,
+    pub bin: u16,
+    /// The list of its region that it is in.
+    pub list: List,
     pub region: u8,
+}
+
+/// The lists of a region, each an index by size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum List {
+    /// In none.
+    #[default]
+    None,
+    /// `Free` extents.
+    Free,
+    /// `Cached` ones whose notes were read; some may be live again.
+    Cached,
+    /// Holes.
+    Holes,
 }
 
 impl Arena {
@@ -57,24 +73,27 @@ impl Arena {
 
     /// Takes an extent that the arena has claimed out of the index.
     pub(super) fn unfile(&mut self, index: u32) {
-        let region = usize::from(self.links[index as usize].region);
-        if self.links[index as usize].bin.is_some() {
-            let state = self.block(index).word().state();
-            let Region { resident, holes, .. } = &mut self.regions[region];
-            let bins = if state == State::Hole { holes } else { resident };
-            bins.remove(&mut self.links, index);
-            self.block(index).set_indexed(false);
+        let Links { region, list, .. } = self.links[index as usize];
+        if list != List::None {
+            self.regions[usize::from(region)].list(list).remove(&mut self.links, index);
+            if list == List::Cached {
+                self.block(index).set_indexed(false);
+            }
         }
     }
 
     /// Puts a claimed extent into the index as `Free` or `Hole`.
     pub(super) fn file(&mut self, index: u32, state: State) {
+        self.enlist(index, if state == State::Hole { List::Holes } else { List::Free });
+        self.block(index).set_state(state);
+    }
+
+    /// Puts an extent into a list of its region.
+    pub(super) fn enlist(&mut self, index: u32, list: List) {
         let bytes = self.block(index).size();
         let region = usize::from(self.links[index as usize].region);
-        let Region { resident, holes, .. } = &mut self.regions[region];
-        let bins = if state == State::Hole { holes } else { resident };
-        bins.insert(&mut self.links, index, bytes);
-        self.block(index).set_state(state);
+        self.links[index as usize].list = list;
+        self.regions[region].list(list).insert(&mut self.links, index, bytes);
     }
 
     /// Claims an extent in `Free`, `Hole` or `Cached` state and takes it out of the index. False
@@ -224,7 +243,7 @@ impl Arena {
                 assert!(size > 0 && size % crate::size::QUANTUM == 0, "extent {index}: {size}");
                 assert_ne!(state, State::Spare, "a spare descriptor {index} is linked");
                 if matches!(state, State::Free | State::Hole) {
-                    assert!(links.bin.is_some(), "extent {index} is {state:?} and not filed");
+                    assert!(links.list != List::None, "extent {index} is {state:?} and not filed");
                 }
                 let backed = state != State::Hole;
                 let page = self.pages.page_bytes();

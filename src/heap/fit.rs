@@ -2,15 +2,13 @@
 //! holes.
 
 use super::arena::{Arena, Denied, Request};
+use super::extent::List;
 use crate::block::{State, StreamId, Word};
 use crate::fence::Asked;
 
 /// How far a search goes to make an extent usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effort {
-    /// Known orderings only, and of cached extents only those that fit closely: a much larger one
-    /// is merged with its neighbours before it is cut.
-    Tight,
     /// Known orderings only.
     Known,
     /// Asks the driver about fences, sealing streams that need it.
@@ -18,9 +16,6 @@ pub(super) enum Effort {
     /// Makes the stream wait.
     Wait,
 }
-
-/// Cached extents up to this share larger than the request are a close fit.
-const CLOSE: u64 = 8;
 
 impl Arena {
     /// Finds, takes and cuts the best fitting extent.
@@ -31,58 +26,73 @@ impl Arena {
         effort: Effort,
     ) -> Result<Option<(u32, Word)>, Denied> {
         let mut asked = Asked::default();
-        let mut bin = self.regions[usize::from(region)].resident.first_bin(request.bytes);
-        while let Some(current) = bin {
-            // A claim may be lost to the block's own stream: look again at what is left.
-            while let Some(index) = self.best_in(region, current, request, effort, &mut asked)? {
-                let seen = self.block(index).word();
-                if !self.claim(index, seen) {
-                    continue;
-                }
-                if effort == Effort::Wait && !self.wait_for(index, request.stream)? {
-                    self.file(index, State::Free);
-                    self.block(index).all_fences(|fence| {
-                        asked.refuse(fence);
-                        true
-                    });
-                    continue;
-                }
-                return self.hand_out(index, request).map(Some);
+        loop {
+            // A claim may be lost to the block's own stream: then look again at what is left.
+            let cached = self.best(region, List::Cached, request, effort, &mut asked)?;
+            let free = match cached {
+                Some((size, _)) if size == request.bytes => None,
+                _ => self.best(region, List::Free, request, effort, &mut asked)?,
+            };
+            let best = match (cached, free) {
+                (Some(a), Some(b)) => a.min(b),
+                (Some(a), None) | (None, Some(a)) => a,
+                (None, None) => return Ok(None),
+            };
+            let index = best.1;
+            let seen = self.block(index).word();
+            if !self.claim(index, seen) {
+                continue;
             }
-            bin = self.regions[usize::from(region)].resident.bin_after(current);
+            if effort == Effort::Wait && !self.wait_for(index, request.stream)? {
+                self.block(index).all_fences(|fence| {
+                    asked.refuse(fence);
+                    true
+                });
+                self.file(index, State::Free);
+                continue;
+            }
+            return self.hand_out(index, request).map(Some);
         }
-        Ok(None)
     }
 
-    /// The smallest usable extent of a bin. Blocks that turn out to be live leave the index.
-    fn best_in(
+    /// The smallest usable extent of a list that is large enough, with its size. Blocks that turn
+    /// out to be live leave the list.
+    fn best(
         &mut self,
         region: u8,
-        bin: usize,
+        list: List,
         request: Request,
         effort: Effort,
         asked: &mut Asked,
-    ) -> Result<Option<u32>, Denied> {
-        let mut best: Option<(u64, u32)> = None;
-        let mut index = self.regions[usize::from(region)].resident.head(bin);
-        while index != 0 {
-            let next = self.links[index as usize].bin_next;
-            let (state, size) = (self.block(index).word().state(), self.block(index).size());
-            match state {
-                State::Free | State::Cached => {
-                    let fits = size >= request.bytes && best.is_none_or(|(b, _)| size < b);
-                    let loose = effort == Effort::Tight
-                        && state == State::Cached
-                        && size - size / CLOSE > request.bytes;
-                    if fits && !loose && self.usable(index, request.stream, effort, asked)? {
+    ) -> Result<Option<(u64, u32)>, Denied> {
+        let mut bin = self.regions[usize::from(region)].list(list).first_bin(request.bytes);
+        while let Some(current) = bin {
+            let mut best: Option<(u64, u32)> = None;
+            let mut index = self.regions[usize::from(region)].list(list).head(current);
+            while index != 0 {
+                let next = self.links[index as usize].bin_next;
+                let (state, size) = (self.block(index).word().state(), self.block(index).size());
+                if matches!(state, State::Free | State::Cached) {
+                    if size >= request.bytes
+                        && best.is_none_or(|(b, _)| size < b)
+                        && self.usable(index, request.stream, effort, asked)?
+                    {
                         best = Some((size, index));
+                        if size == request.bytes {
+                            break;
+                        }
                     }
+                } else {
+                    self.forget(index);
                 }
-                _ => self.forget(index),
+                index = next;
             }
-            index = next;
+            if best.is_some() {
+                return Ok(best);
+            }
+            bin = self.regions[usize::from(region)].list(list).bin_after(current);
         }
-        Ok(best.map(|(_, index)| index))
+        Ok(None)
     }
 
     fn usable(
@@ -97,7 +107,7 @@ impl Arena {
         let usable = block.all_fences(|fence| {
             self.fences.ordered(stream, fence)
                 || match effort {
-                    Effort::Tight | Effort::Known => false,
+                    Effort::Known => false,
                     Effort::Ask => asked.ask(&self.fences, fence).unwrap_or_else(|e| {
                         error = Some(e);
                         false
@@ -152,10 +162,9 @@ impl Arena {
     pub(super) fn grow(&mut self, region: u8, request: Request) -> Result<(u32, Word), Denied> {
         let page = self.pages.page_bytes();
         let mut best: Option<(u64, u64, u32, bool)> = None;
-        let holes = &self.regions[usize::from(region)].holes;
-        let mut bin = holes.first_bin(page);
+        let mut bin = self.regions[usize::from(region)].list(List::Holes).first_bin(page);
         while let Some(current) = bin {
-            let mut hole = holes.head(current);
+            let mut hole = self.regions[usize::from(region)].list(List::Holes).head(current);
             while hole != 0 {
                 let bytes = self.block(hole).size();
                 let below = self.usable_below(hole, request.stream);
@@ -168,7 +177,7 @@ impl Arena {
                 }
                 hole = self.links[hole as usize].bin_next;
             }
-            bin = holes.bin_after(current);
+            bin = self.regions[usize::from(region)].list(List::Holes).bin_after(current);
         }
         let Some((fresh, bytes, hole, with_below)) = best else {
             return Err(self.out_of_memory());

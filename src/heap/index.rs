@@ -5,9 +5,9 @@
 //! octave, so sizes in one bin differ by at most 1/16. A bitmap finds the next bin in use. Bins are
 //! doubly linked lists through the extents' links, so an extent leaves in constant time.
 //!
-//! Invariant: `links[i].bin == b` if and only if `i` is in the list of bin `b`.
+//! Invariant: an extent in this index has `links[i].list` naming it and `links[i].bin` its bin.
 
-use super::extent::Links;
+use super::extent::{Links, List};
 use crate::size::QUANTUM;
 
 /// Bins of 16 an octave for sizes up to 2^40 quanta.
@@ -37,13 +37,13 @@ impl Index {
         Self { heads: [0; BINS], used: [0; WORDS] }
     }
 
-    /// Files extent `index`. It is in no bin.
+    /// Files extent `index`, whose links name this list already.
     pub fn insert(&mut self, links: &mut [Links], index: u32, bytes: u64) {
         let bin = bin_of(bytes);
         let head = self.heads[bin];
         let own = &mut links[index as usize];
-        debug_assert!(own.bin.is_none());
-        own.bin = Some(bin as u16);
+        debug_assert!(own.list != List::None);
+        own.bin = bin as u16;
         own.bin_prev = 0;
         own.bin_next = head;
         if head != 0 {
@@ -53,18 +53,18 @@ impl Index {
         self.used[bin / 64] |= 1 << (bin % 64);
     }
 
-    /// Takes extent `index` out of its bin, if it is in one.
+    /// Takes extent `index`, which is in this index, out of its bin.
     pub fn remove(&mut self, links: &mut [Links], index: u32) {
         let own = &mut links[index as usize];
-        let Some(bin) = own.bin.take() else { return };
-        let (prev, next) = (own.bin_prev, own.bin_next);
+        debug_assert!(own.list != List::None);
+        own.list = List::None;
+        let (bin, prev, next) = (usize::from(own.bin), own.bin_prev, own.bin_next);
         if next != 0 {
             links[next as usize].bin_prev = prev;
         }
         if prev != 0 {
             links[prev as usize].bin_next = next;
         } else {
-            let bin = usize::from(bin);
             self.heads[bin] = next;
             if next == 0 {
                 self.used[bin / 64] &= !(1 << (bin % 64));
@@ -128,6 +128,7 @@ mod tests {
                     let (_, gone) = held.swap_remove(bytes as usize % held.len());
                     index.remove(&mut links, gone);
                 } else {
+                    links[i + 1].list = List::Free;
                     index.insert(&mut links, i as u32 + 1, bytes);
                     held.push((bytes, i as u32 + 1));
                 }

@@ -16,8 +16,8 @@ mod map;
 mod pages;
 mod reclaim;
 
-pub(crate) use arena::{Arena, Denied, Layout, Request};
-pub(crate) use pages::Gauge;
+pub use arena::{Arena, Denied, Layout, Request};
+pub use pages::Gauge;
 
 use crate::block::{Descriptor, Hint, Word};
 use crate::sync::{AtomicU32, Ordering};
@@ -25,7 +25,7 @@ use crate::table::Table;
 use map::PageMap;
 
 /// The part of a heap that any thread may use at any time. Lock-free.
-pub(crate) struct Blocks {
+pub struct Blocks {
     table: Table<Descriptor>,
     /// Head of the list of freed blocks that the arena's index does not hold yet. Pushed by the
     /// freeing thread, taken as a whole by the arena: no ABA.

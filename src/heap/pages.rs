@@ -26,7 +26,7 @@ pub(super) struct Pages {
 
 /// Physical bytes held, readable by anybody at any time.
 #[derive(Default)]
-pub(crate) struct Gauge {
+pub struct Gauge {
     reserved: AtomicU64,
     peak: AtomicU64,
 }
