@@ -409,11 +409,16 @@ impl Core {
     ) {
         let guard = epoch::pin();
         let key = bytes / QUANTUM;
+        let cache = if own { self.stream_cache(stream) } else { None };
+        if !size::is_small(bytes) {
+            let _ = cache.is_some_and(|cache| cache.put_over(key, hint, &guard))
+                || device.shards.put_over(stream, key, hint, &guard);
+            return;
+        }
         let stale = |hint| device.blocks.is_stale(hint);
-        let filed = own
-            && self.stream_cache(stream).is_some_and(|cache| cache.put(key, hint, stale, &guard))
-            || device.shards.put(stream, key, hint, stale, &guard);
-        if filed || !size::is_small(bytes) {
+        if cache.is_some_and(|cache| cache.put(key, hint, stale, &guard))
+            || device.shards.put(stream, key, hint, stale, &guard)
+        {
             return;
         }
         // No room for a small block's hint: the arena gets a note instead, unless somebody has

@@ -35,6 +35,11 @@ impl Shards {
         self.order(stream).any(|shard| shard.put(key, hint, stale, guard))
     }
 
+    /// As [`Shards::put`], for blocks that the arena's index holds anyway. Lock-free.
+    pub fn put_over(&self, stream: StreamId, key: u64, hint: Hint, guard: &Guard) -> bool {
+        self.order(stream).any(|shard| shard.put_over(key, hint, guard))
+    }
+
     /// Offers the hints of one size to `probe` until it takes one. Lock-free.
     pub fn take<R>(
         &self,

@@ -15,51 +15,82 @@ impl Descriptor {
     /// Calls `each` with every fence entry in use, inline ones first. Entries fill from the front:
     /// the first empty one ends the set.
     fn entries(&self, mut each: impl FnMut(&AtomicU64, Fence)) {
-        let mut visit = |entries: &[AtomicU64]| {
-            for entry in entries {
-                let fence = Fence(entry.load(Ordering::Relaxed));
-                if fence.is_none() {
-                    return false;
-                }
-                each(entry, fence);
-            }
+        self.try_entries(|entry, fence| {
+            each(entry, fence);
             true
-        };
-        if !visit(&self.fences) {
-            return;
+        });
+    }
+
+    /// As `entries`, until `each` answers false. Says whether it never did.
+    #[inline]
+    fn try_entries(&self, mut each: impl FnMut(&AtomicU64, Fence) -> bool) -> bool {
+        for entry in &self.fences {
+            let fence = Fence(entry.load(Ordering::Relaxed));
+            if fence.is_none() {
+                return true;
+            }
+            if !each(entry, fence) {
+                return false;
+            }
         }
         let mut link = &self.spill;
-        // Acquire pairs with the release CAS of `append`, which publishes a fresh row.
+        // Acquire pairs with the release CAS of `record_use`, which publishes a fresh row.
         // SAFETY: a published row is freed only by the descriptor's drop, which has `&mut self`.
         while let Some(row) = unsafe { link.load(Ordering::Acquire).as_ref() } {
-            if !visit(&row.entries) {
-                return;
+            for entry in &row.entries {
+                let fence = Fence(entry.load(Ordering::Relaxed));
+                if fence.is_none() {
+                    return true;
+                }
+                if !each(entry, fence) {
+                    return false;
+                }
             }
             link = &row.next;
         }
+        true
     }
 
-    /// Whether `test` holds for every fence. Safe to call on a block that one does not own: the
-    /// answer counts if the claim that follows succeeds on the word read before.
+    /// Whether `test` holds for every fence, up to the first for which it does not. Safe to call on
+    /// a block that one does not own: the answer counts if the claim that follows succeeds on the
+    /// word read before.
     #[inline]
     pub fn all_fences(&self, mut test: impl FnMut(Fence) -> bool) -> bool {
-        let mut all = true;
-        self.entries(|_, fence| all = all && test(fence));
-        all
+        self.try_entries(|_, fence| test(fence))
     }
 
     /// Owner: the block now belongs to `stream` alone; what it was used on before is settled.
     pub fn reset_fences(&self, stream: StreamId) {
-        self.entries(|entry, _| entry.store(0, Ordering::Relaxed));
-        self.fences[0].store(Fence::open(stream).0, Ordering::Relaxed);
+        self.set_fences(&FenceSet::of(Fence::open(stream)));
     }
 
     /// Owner: replaces the set by one that fits inline.
+    #[inline]
     pub fn set_fences(&self, set: &FenceSet) {
-        self.entries(|entry, _| entry.store(0, Ordering::Relaxed));
-        for (entry, fence) in self.fences.iter().zip(&set.fences[..set.len]) {
+        for (entry, fence) in self.fences.iter().zip(&set.fences) {
             entry.store(fence.0, Ordering::Relaxed);
         }
+        if !self.spill.load(Ordering::Relaxed).is_null() {
+            self.clear_spill();
+        }
+    }
+
+    #[cold]
+    fn clear_spill(&self) {
+        let mut link = &self.spill;
+        // SAFETY: as in `try_entries`.
+        while let Some(row) = unsafe { link.load(Ordering::Acquire).as_ref() } {
+            row.entries.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));
+            link = &row.next;
+        }
+    }
+
+    /// The only fence of a set of one.
+    #[inline]
+    pub fn single_fence(&self) -> Option<Fence> {
+        let (first, second) = (&self.fences[0], &self.fences[1]);
+        let fence = Fence(first.load(Ordering::Relaxed));
+        (!fence.is_none() && second.load(Ordering::Relaxed) == 0).then_some(fence)
     }
 
     /// The hot free: the block was touched by its own stream only, up to `fence`.
@@ -162,6 +193,12 @@ impl Default for FenceSet {
 }
 
 impl FenceSet {
+    /// The set of one fence.
+    #[inline]
+    pub const fn of(fence: Fence) -> Self {
+        Self { fences: [fence, Fence::NONE, Fence::NONE], len: 1 }
+    }
+
     /// Adds a fence, keeping the later one of a stream. False when the set is full.
     pub fn insert(&mut self, fence: Fence) -> bool {
         for held in &mut self.fences[..self.len] {

@@ -187,6 +187,12 @@ impl Fence {
         self.0 == 0
     }
 
+    /// The later of two fences of one stream.
+    #[inline]
+    pub const fn later(self, other: Self) -> Self {
+        if other.0 > self.0 { other } else { self }
+    }
+
     /// Whether it is still to be stamped.
     #[inline]
     pub const fn is_open(self) -> bool {

@@ -99,6 +99,18 @@ impl Bins {
         self.path(key).any(|line| line.is_for(key) && line.put(hint, stale))
     }
 
+    fn put_over(&self, key: u64, hint: Hint) -> bool {
+        let Some(line) = self.path(key).find(|line| line.is_for(key)) else { return false };
+        // A plain store: of two hints written to one slot at once the later stays.
+        let slot = line
+            .hints
+            .iter()
+            .find(|slot| slot.load(Ordering::Relaxed) == 0)
+            .unwrap_or(&line.hints[hint.index() as usize % SLOTS]);
+        slot.store(hint.0, Ordering::Release);
+        true
+    }
+
     fn take<R>(&self, key: u64, mut probe: impl FnMut(Hint) -> Probe<R>) -> Option<R> {
         for line in self.path(key) {
             match line.key.load(Ordering::Relaxed) {
@@ -170,6 +182,19 @@ impl HintCache {
     pub fn put(&self, key: u64, hint: Hint, stale: impl Fn(Hint) -> bool, guard: &Guard) -> bool {
         match self.load(guard) {
             Some(bins) if bins.put(key, hint, &stale) => true,
+            _ => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// As [`HintCache::put`], for blocks that the arena's index holds anyway: where the size's line
+    /// is full, an older hint makes room. Blocks of large sizes are merged and cut all the time, so
+    /// most old hints are stale.
+    pub fn put_over(&self, key: u64, hint: Hint, guard: &Guard) -> bool {
+        match self.load(guard) {
+            Some(bins) if bins.put_over(key, hint) => true,
             _ => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
                 false

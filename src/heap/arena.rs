@@ -43,8 +43,6 @@ pub struct Arena {
     /// Descriptors that describe nothing.
     pub(super) spares: Vec<u32>,
     pub(super) regions: [Region; 2],
-    /// Large cached extents that were not merged yet.
-    pub(super) unmerged: Vec<u32>,
     pub(super) settings: Settings,
 }
 
@@ -94,7 +92,6 @@ impl Arena {
             links: vec![Links::default()],
             spares: Vec::new(),
             regions: [region(), region()],
-            unmerged: Vec::new(),
             settings,
         };
         let large = base + layout.small_bytes;
@@ -112,19 +109,15 @@ impl Arena {
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
         self.read_notes();
-        if region == LARGE {
-            self.merge_noted();
-        }
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }
-        if region == SMALL {
-            // Small blocks leave no notes and are cached in great numbers: they are merged only
-            // before the region would grow.
-            self.merge_all(SMALL);
-            if let Some(taken) = self.fit(region, request, Effort::Known)? {
-                return Ok(taken);
-            }
+        // Small blocks leave no notes, and large ones that came and went since theirs was read may
+        // have got free neighbours: before more is done, everything is merged.
+        if self.merge_all(region)
+            && let Some(taken) = self.fit(region, request, Effort::Known)?
+        {
+            return Ok(taken);
         }
         let reuse = self.settings.reuse;
         if reuse != Reuse::SameStream
@@ -144,7 +137,8 @@ impl Arena {
         self.reclaim_for(region, request)
     }
 
-    /// Brings the index up to date with what was freed since the arena last looked.
+    /// Brings the index up to date with what was freed since the arena last looked: merged with a
+    /// free neighbour, or else listed as it is, so that its own stream may still find it.
     pub(super) fn read_notes(&mut self) {
         let mut index = self.blocks.take_notes();
         while index != 0 {
@@ -159,8 +153,7 @@ impl Arena {
                 State::Free | State::Hole => block.set_indexed(false),
                 State::Cached | State::Live | State::Claimed => {
                     if !block.forget_if_taken() {
-                        self.enlist(index, List::Cached);
-                        self.unmerged.push(index);
+                        self.take_in(index);
                     }
                 }
             }
@@ -168,19 +161,14 @@ impl Arena {
         }
     }
 
-    /// Merges the cached extents noted since the last time with their free neighbours.
-    fn merge_noted(&mut self) {
-        for index in std::mem::take(&mut self.unmerged) {
-            let seen = self.block(index).word();
-            if seen.state() == State::Cached {
-                if !self.has_mergeable_neighbour(index) {
-                    self.unmerged.push(index);
-                } else if self.claim(index, seen) {
-                    self.settle(index, State::Free);
-                }
-            } else if self.links[index as usize].list == List::Cached {
-                self.forget(index);
-            }
+    /// A cached block whose note was just read.
+    fn take_in(&mut self, index: u32) {
+        let seen = self.block(index).word();
+        if self.has_mergeable_neighbour(index) && self.claim(index, seen) {
+            self.block(index).set_indexed(false);
+            self.settle(index, State::Free);
+        } else {
+            self.enlist(index, List::Cached);
         }
     }
 
@@ -192,8 +180,9 @@ impl Arena {
         }
     }
 
-    /// Claims and merges every extent of a region that can be had.
-    pub(super) fn merge_all(&mut self, region: u8) {
+    /// Claims and merges every extent of a region that can be had. Says whether anything changed.
+    pub(super) fn merge_all(&mut self, region: u8) -> bool {
+        let mut changed = false;
         let mut index = self.regions[usize::from(region)].first;
         while index != 0 {
             let seen = self.block(index).word();
@@ -204,9 +193,11 @@ impl Arena {
             };
             if worth && self.claim(index, seen) {
                 index = self.settle(index, State::Free);
+                changed = true;
             }
             index = self.links[index as usize].next;
         }
+        changed
     }
 
     /// Calls `each` with every extent of every region, in address order.
@@ -247,7 +238,7 @@ impl Arena {
     pub fn bookkeeping(&self) -> u64 {
         (size_of::<Self>()
             + self.links.capacity() * size_of::<Links>()
-            + (self.spares.capacity() + self.unmerged.capacity()) * size_of::<u32>()) as u64
+            + self.spares.capacity() * size_of::<u32>()) as u64
             + self.pages.bytes()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! every byte of a region lies in exactly one extent; links run in address order
-//! extent(next) starts where extent ends;  prev(next(i)) = i;  a region's first extent never changes
+//! extent(next) starts where extent ends;  prev(next(i)) = i;  a region's first has no prev
 //! resident and hole pieces are separate extents; a border between them is a page border
 //! Free and Hole extents are in their lists; Cached ones in theirs if INDEXED is set and no note of
 //!   theirs is waiting; blocks that are live again may still be there, and leave when found
@@ -11,6 +11,7 @@
 //! Links belong to the arena and lie outside the descriptors: they need its lock and nothing else.
 
 use super::arena::Arena;
+use super::index::Index;
 use crate::block::{Descriptor, FenceSet, State, Word};
 
 /// An extent's neighbours, and its place in the index. Index 0 is no extent.
@@ -137,11 +138,15 @@ impl Arena {
 
     /// Merges claimed extent `right` into claimed extent `left`, its neighbour below.
     fn absorb(&mut self, left: u32, right: u32, fences: &FenceSet) {
-        let (low, high) = (self.block(left), self.block(right));
-        debug_assert_eq!(low.address() + low.size(), high.address());
-        low.set_extent(low.address(), low.size() + high.size());
-        low.set_fences(fences);
+        self.block(left).set_fences(fences);
+        self.absorb_fresh(left, right);
+    }
+
+    /// Merges claimed extent `right`, which nothing has touched yet, into claimed extent `left`.
+    pub(super) fn absorb_fresh(&mut self, left: u32, right: u32) {
         let next = self.links[right as usize].next;
+        let (low, high) = (self.block(left), self.block(right));
+        low.set_extent(low.address(), low.size() + high.size());
         self.links[left as usize].next = next;
         if next != 0 {
             self.links[next as usize].prev = left;
@@ -153,7 +158,6 @@ impl Arena {
     /// the list is drained: its link is in use.
     fn drop_descriptor(&mut self, index: u32) {
         let block = self.block(index);
-        block.set_fences(&FenceSet::default());
         block.set_state(State::Spare);
         if !block.word().has(Word::INDEXED) {
             self.spares.push(index);
@@ -162,11 +166,22 @@ impl Arena {
 
     /// The fences of an extent that are not known to have completed, if they fit a descriptor.
     fn pending_fences(&self, index: u32) -> Option<FenceSet> {
-        self.block(index).fences_where(|fence| !self.fences.completed(fence))
+        match self.block(index).single_fence() {
+            Some(fence) => Some(FenceSet::of(fence)),
+            None => self.block(index).fences_where(|fence| !self.fences.completed(fence)),
+        }
     }
 
     fn joint_fences(&self, a: u32, b: u32) -> Option<FenceSet> {
-        self.pending_fences(a)?.union(&self.pending_fences(b)?)
+        match (self.block(a).single_fence(), self.block(b).single_fence()) {
+            (Some(a), Some(b)) if a.stream() == b.stream() => Some(FenceSet::of(a.later(b))),
+            _ => {
+                let pending = |index| {
+                    self.block(index).fences_where(|fence| !self.fences.completed(fence))
+                };
+                pending(a)?.union(&pending(b)?)
+            }
+        }
     }
 
     /// Whether claimed extent `index` may swallow its neighbour in the state `seen`.
@@ -178,45 +193,84 @@ impl Arena {
         }
     }
 
-    /// Merges a claimed extent with whichever neighbours can be had, and returns the result, still
-    /// claimed.
-    pub(super) fn merge(&mut self, mut index: u32, hole: bool) -> u32 {
+    /// Merges a claimed extent with the neighbours above it that can be had.
+    fn merge_up(&mut self, index: u32, hole: bool) {
         loop {
             let next = self.links[index as usize].next;
-            if next == 0 || !self.merge_pair(index, next, next, hole) {
-                break;
+            if next == 0 {
+                return;
             }
+            let seen = self.block(next).word();
+            if !self.mergeable(hole, seen.state()) {
+                return;
+            }
+            // Read before the claim, counted only if the claim on the same word succeeds.
+            let Some(fences) = self.joint_fences(index, next) else { return };
+            if !self.claim(next, seen) {
+                return;
+            }
+            self.absorb(index, next, &fences);
         }
+    }
+
+    /// Merges a claimed extent with its neighbours and files the result as `Free` or `Hole`.
+    /// Returns the result.
+    pub(super) fn settle(&mut self, mut index: u32, state: State) -> u32 {
+        let hole = state == State::Hole;
+        self.merge_up(index, hole);
         loop {
             let prev = self.links[index as usize].prev;
-            if prev == 0 || !self.merge_pair(prev, index, prev, hole) {
+            if prev == 0 {
                 break;
             }
+            let seen = self.block(prev).word();
+            if !self.mergeable(hole, seen.state()) {
+                break;
+            }
+            let Some(fences) = self.joint_fences(prev, index) else { break };
+            if seen.state() == state {
+                // The arena's own, and filed already: it grows where it stands.
+                self.absorb(prev, index, &fences);
+                self.refile(prev);
+                return prev;
+            }
+            if !self.claim(prev, seen) {
+                break;
+            }
+            self.absorb(prev, index, &fences);
             index = prev;
         }
+        self.file(index, state);
         index
     }
 
-    /// Merges neighbours `left` and `right`, of which `other` is the one not claimed yet.
-    fn merge_pair(&mut self, left: u32, right: u32, other: u32, hole: bool) -> bool {
-        let seen = self.block(other).word();
-        if !self.mergeable(hole, seen.state()) {
-            return false;
+    /// Files a filed extent anew after its size changed.
+    fn refile(&mut self, index: u32) {
+        let (bytes, links) = (self.block(index).size(), self.links[index as usize]);
+        if usize::from(links.bin) != Index::bin_of(bytes) {
+            let (region, list) = (usize::from(links.region), links.list);
+            self.regions[region].list(list).remove(&mut self.links, index);
+            self.enlist(index, list);
         }
-        // Read before the claim, counted only if the claim on the same word succeeds.
-        let Some(fences) = self.joint_fences(left, right) else { return false };
-        if !self.claim(other, seen) {
-            return false;
-        }
-        self.absorb(left, right, &fences);
-        true
     }
 
-    /// Merges a claimed extent and files the result.
-    pub(super) fn settle(&mut self, index: u32, state: State) -> u32 {
-        let merged = self.merge(index, state == State::Hole);
-        self.file(merged, state);
-        merged
+    /// Cuts `bytes` off the lower end of a `Free` extent that is larger: a new claimed extent. The
+    /// rest stays filed. `None` (and nothing changed) when there is no descriptor left.
+    pub(super) fn carve(&mut self, index: u32, bytes: u64) -> Option<u32> {
+        let (address, size) = (self.block(index).address(), self.block(index).size());
+        debug_assert!(bytes > 0 && bytes < size);
+        let Links { prev, region, .. } = self.links[index as usize];
+        let low = self.describe(region, address, bytes)?;
+        self.block(index).set_extent(address + bytes, size - bytes);
+        self.links[low as usize].prev = prev;
+        self.links[low as usize].next = index;
+        self.links[index as usize].prev = low;
+        match prev {
+            0 => self.regions[usize::from(region)].first = low,
+            prev => self.links[prev as usize].next = low,
+        }
+        self.refile(index);
+        Some(low)
     }
 
     /// Whether a neighbour of a cached extent could be merged with it.

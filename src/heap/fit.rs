@@ -40,6 +40,12 @@ impl Arena {
             };
             let index = best.1;
             let seen = self.block(index).word();
+            if effort != Effort::Wait && seen.state() == State::Free && best.0 > request.bytes {
+                let Some(block) = self.carve(index, request.bytes) else {
+                    return Err(Denied::Descriptors);
+                };
+                return self.hand_out(block, request).map(Some);
+            }
             if !self.claim(index, seen) {
                 continue;
             }
@@ -51,7 +57,7 @@ impl Arena {
                 self.file(index, State::Free);
                 continue;
             }
-            return self.hand_out(index, request).map(Some);
+            return self.cut(index, request).map(Some);
         }
     }
 
@@ -103,18 +109,22 @@ impl Arena {
         asked: &mut Asked,
     ) -> Result<bool, Denied> {
         let block = self.block(index);
+        if block.all_fences(|fence| self.fences.ordered(stream, fence)) {
+            return Ok(true);
+        }
         let mut error = None;
-        let usable = block.all_fences(|fence| {
-            self.fences.ordered(stream, fence)
-                || match effort {
-                    Effort::Known => false,
-                    Effort::Ask => asked.ask(&self.fences, fence).unwrap_or_else(|e| {
-                        error = Some(e);
-                        false
-                    }),
-                    Effort::Wait => !asked.has_failed(fence),
-                }
-        });
+        let usable = effort != Effort::Known
+            && block.all_fences(|fence| {
+                self.fences.ordered(stream, fence)
+                    || if effort == Effort::Ask {
+                        asked.ask(&self.fences, fence).unwrap_or_else(|e| {
+                            error = Some(e);
+                            false
+                        })
+                    } else {
+                        !asked.has_failed(fence)
+                    }
+            });
         match error {
             Some(error) => Err(Denied::Driver(error)),
             None => Ok(usable),
@@ -135,7 +145,7 @@ impl Arena {
     }
 
     /// Cuts a claimed extent to the request's size, files the rest, and makes it live.
-    fn hand_out(&mut self, index: u32, request: Request) -> Result<(u32, Word), Denied> {
+    fn cut(&mut self, index: u32, request: Request) -> Result<(u32, Word), Denied> {
         if self.block(index).size() > request.bytes {
             match self.split(index, request.bytes) {
                 Some(rest) => {
@@ -147,6 +157,11 @@ impl Arena {
                 }
             }
         }
+        self.hand_out(index, request)
+    }
+
+    /// Makes a claimed extent of the right size live.
+    fn hand_out(&mut self, index: u32, request: Request) -> Result<(u32, Word), Denied> {
         if !self.blocks.publish(index) {
             self.settle(index, State::Free);
             return Err(Denied::Descriptors);
@@ -205,13 +220,15 @@ impl Arena {
                 Denied::Driver(error)
             });
         }
-        let grown = if with_below { self.merge(hole, false) } else { hole };
-        if self.block(grown).size() < request.bytes {
-            // The extent below went to its own stream, or what lies above was not merged.
-            self.file(grown, State::Free);
-            return self.grow(region, request);
+        if !with_below {
+            return self.cut(hole, request);
         }
-        self.hand_out(grown, request)
+        // With the extent below only: what lies above may wait for other streams.
+        let below = self.links[hole as usize].prev;
+        let seen = self.block(below).word();
+        self.claim(below, seen);
+        self.absorb_fresh(below, hole);
+        self.cut(below, request)
     }
 
     /// Bytes of the free extent below a hole, if `stream` may use it as it is.
