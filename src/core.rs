@@ -436,15 +436,15 @@ impl Core {
     /// A use on another stream, until the free.
     pub fn record_use(&self, block: &Descriptor, stream: StreamId) {
         if block.stream() != stream {
+            block.begin_uses();
             block.record_use(Fence::open(stream));
-            block.set_uses();
         }
     }
 
     /// A use that ends with what the stream has been given so far.
     pub fn last_use(&self, block: &Descriptor, stream: StreamId) {
+        block.begin_uses();
         block.record_use(self.fences.stamp(stream));
-        block.set_uses();
     }
 
     /// Frees by address: claims the block first, so that of two frees one is told.

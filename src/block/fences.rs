@@ -64,7 +64,7 @@ impl Descriptor {
         self.set_fences(&FenceSet::of(Fence::open(stream)));
     }
 
-    /// Owner: replaces the set by one that fits inline.
+    /// Owner: replaces the set. Allocates a row when the set does not fit inline.
     #[inline]
     pub fn set_fences(&self, set: &FenceSet) {
         for (entry, fence) in self.fences.iter().zip(&set.fences) {
@@ -72,6 +72,9 @@ impl Descriptor {
         }
         if !self.spill.load(Ordering::Relaxed).is_null() {
             self.clear_spill();
+        }
+        for &fence in set.iter().skip(INLINE) {
+            self.record_use(fence);
         }
     }
 
@@ -97,6 +100,11 @@ impl Descriptor {
     #[inline]
     pub fn stamp_own(&self, fence: Fence) {
         self.fences[0].store(fence.0, Ordering::Relaxed);
+    }
+
+    /// Opens the own stream's entry: it is stamped at the free.
+    pub(super) fn open_own(&self) {
+        self.fences[0].store(Fence::open(self.stream()).0, Ordering::Relaxed);
     }
 
     /// The stream the block was allocated on (owner, while live).
@@ -159,7 +167,7 @@ impl Descriptor {
         false
     }
 
-    /// The fences for which `keep` holds, if they fit inline.
+    /// The fences for which `keep` holds, if a set holds them.
     pub fn fences_where(&self, mut keep: impl FnMut(Fence) -> bool) -> Option<FenceSet> {
         let mut set = FenceSet::default();
         let mut fits = true;
@@ -179,24 +187,29 @@ impl Drop for Descriptor {
     }
 }
 
-/// A fence set by value: at most [`INLINE`] streams, one fence each.
+/// A fence set by value: at most [`FenceSet::MOST`] streams, one fence each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FenceSet {
-    fences: [Fence; INLINE],
+    fences: [Fence; Self::MOST],
     len: usize,
 }
 
 impl Default for FenceSet {
     fn default() -> Self {
-        Self { fences: [Fence::NONE; INLINE], len: 0 }
+        Self { fences: [Fence::NONE; Self::MOST], len: 0 }
     }
 }
 
 impl FenceSet {
+    /// Extents whose merged sets would be larger stay apart until some fence has completed.
+    pub const MOST: usize = 8;
+
     /// The set of one fence.
     #[inline]
     pub const fn of(fence: Fence) -> Self {
-        Self { fences: [fence, Fence::NONE, Fence::NONE], len: 1 }
+        let mut fences = [Fence::NONE; Self::MOST];
+        fences[0] = fence;
+        Self { fences, len: 1 }
     }
 
     /// Adds a fence, keeping the later one of a stream. False when the set is full.
@@ -266,8 +279,16 @@ mod tests {
         let mut set = FenceSet::default();
         assert!(set.insert(fence(1, 5)) && set.insert(fence(1, 3)) && set.insert(fence(1, 9)));
         assert_eq!(set.iter().map(|f| f.q()).collect::<Vec<_>>(), [9]);
-        assert!(set.insert(fence(2, 1)) && set.insert(fence(3, 1)));
-        assert!(!set.insert(fence(4, 1)));
+        assert!((2..=FenceSet::MOST as u16).all(|stream| set.insert(fence(stream, 1))));
+        assert!(!set.insert(fence(99, 1)));
+
+        let block = Descriptor::default();
+        block.set_fences(&set);
+        let read = block.fences_where(|_| true).unwrap();
+        assert_eq!(read.iter().collect::<Vec<_>>(), set.iter().collect::<Vec<_>>());
+        block.set_fences(&FenceSet::of(fence(1, 2)));
+        assert_eq!(block.single_fence(), Some(fence(1, 2)));
+        assert_eq!(block.fences_where(|_| true).unwrap().iter().count(), 1);
         assert!(set.union(&set).is_some());
     }
 }

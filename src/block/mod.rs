@@ -171,10 +171,14 @@ impl Descriptor {
         self.state.store(word.0, Ordering::Release);
     }
 
-    /// Marks a live block as used on more streams than its own.
-    pub fn set_uses(&self) {
-        // Release: the fence entry is visible to the free that sees the flag.
-        self.state.fetch_or(Word::USES, Ordering::AcqRel);
+    /// Marks a live block as one whose uses are recorded. A block that came from its own stream's
+    /// cache still carries the stamp of its last free: it is opened again, to be stamped anew.
+    pub fn begin_uses(&self) {
+        if !self.word().has(Word::USES) {
+            self.open_own();
+            // The free that follows happens after this call, by the user's own synchronisation.
+            self.state.fetch_or(Word::USES, Ordering::AcqRel);
+        }
     }
 
     /// Arena: forgets a block that turned out to be live. Refused (false) when the block has been
