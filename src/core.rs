@@ -17,7 +17,7 @@ use crate::driver::{DeviceId, Driver};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::{Asked, Fences};
 use crate::heap::{Arena, Blocks, Denied, Gauge, Request};
-use crate::lease;
+use crate::lease::{self, Lease};
 use crate::shard::Shards;
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
@@ -170,7 +170,7 @@ impl Core {
         if let (Some(cache), true) = (lease, size::is_small(bytes)) {
             self.want(cache, stream, size::class_of(bytes));
         }
-        let (grant, layer) = match self.from_caches(device, stream, key)? {
+        let (grant, layer) = match self.from_caches(lease, device, stream, key)? {
             Some(found) => found,
             None => {
                 let request = Request { stream, bytes: granted, requested: bytes };
@@ -207,11 +207,12 @@ impl Core {
     /// A block of exactly this size from the stream's cache or the shards.
     fn from_caches<'c>(
         &'c self,
+        lease: Option<&Lease>,
         device: &'c Device,
         stream: StreamId,
         key: u64,
     ) -> Result<Option<(Grant<'c>, Layer)>> {
-        let guard = epoch::pin();
+        let guard = lease::pin(lease);
         let blocks = &*device.blocks;
         let own = |hint: Hint| {
             let block = blocks.at(hint.index());
@@ -365,7 +366,8 @@ impl Core {
     #[inline(never)]
     fn free_shared(&self, device: &Device, grant: Grant<'_>) {
         // A thread without a lease keeps the core alive by itself until it is through.
-        let _alive = lease::get(self).is_none().then(|| self.share());
+        let lease = lease::get(self);
+        let _alive = lease.is_none().then(|| self.share());
         let Grant { block, hint } = grant;
         let (stream, bytes) = (block.stream(), block.size());
         let mut word = block.word();
@@ -394,20 +396,20 @@ impl Core {
             return;
         }
         let own = !uses && !self.fences.has_ended(stream);
-        self.file(device, block, hint, stream, bytes, own);
+        self.file(lease, device, Grant { block, hint }, stream, own);
     }
 
     /// Files the hint of a block that was just freed.
     fn file(
         &self,
+        lease: Option<&Lease>,
         device: &Device,
-        block: &Descriptor,
-        hint: Hint,
+        Grant { block, hint }: Grant<'_>,
         stream: StreamId,
-        bytes: u64,
         own: bool,
     ) {
-        let guard = epoch::pin();
+        let guard = lease::pin(lease);
+        let bytes = block.size();
         let key = bytes / QUANTUM;
         let cache = if own { self.stream_cache(stream) } else { None };
         if !size::is_small(bytes) {

@@ -7,66 +7,102 @@
 use crate::cache::thread::ThreadCache;
 use crate::core::Core;
 use crate::sync::Arc;
+use crossbeam_epoch::{self as epoch, Guard, LocalHandle};
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::ptr;
 
 thread_local! {
-    static LAST: Cell<(*const Core, *const ThreadCache)> =
+    /// The core whose lease was used last, and the lease.
+    static LAST: Cell<(*const Core, *const Lease)> =
         const { Cell::new((ptr::null(), ptr::null())) };
-    static LEASES: RefCell<Vec<Lease>> = const { RefCell::new(Vec::new()) };
+    static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
 }
 
-struct Lease {
+/// A thread's right to one of a pool's thread caches, with the thread's part in host epochs.
+pub(crate) struct Lease {
+    cache: *const ThreadCache,
+    epoch: LocalHandle,
     core: Arc<Core>,
-    cache: Arc<ThreadCache>,
+    /// Keeps `cache` alive.
+    held: Arc<ThreadCache>,
+}
+
+impl Deref for Lease {
+    type Target = ThreadCache;
+
+    #[inline]
+    fn deref(&self) -> &ThreadCache {
+        // SAFETY: `held` keeps it alive as long as the lease.
+        unsafe { &*self.cache }
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         // No thread may use the cache once it is in the list for others.
         LAST.set((ptr::null(), ptr::null()));
-        self.core.give_back(Arc::clone(&self.cache));
+        self.core.give_back(Arc::clone(&self.held));
         if self.core.is_closed() {
             self.core.give_back_if_idle();
         }
     }
 }
 
-/// The calling thread's cache, if it is the one used last.
+/// Enters a host epoch, through the lease where there is one.
 #[inline]
-pub(crate) fn last(core: &Core) -> Option<&ThreadCache> {
-    let (owner, cache) = LAST.get();
+pub(crate) fn pin(lease: Option<&Lease>) -> Guard {
+    match lease {
+        Some(lease) => lease.epoch.pin(),
+        None => epoch::pin(),
+    }
+}
+
+/// The calling thread's lease, if it is the one used last.
+#[inline]
+pub(crate) fn last(core: &Core) -> Option<&Lease> {
+    let (owner, lease) = LAST.get();
     if !ptr::eq(owner, core) {
         return None;
     }
-    // SAFETY: LAST points into a lease of this thread; a lease resets it before it ends, and keeps
-    // core and cache alive until then. The pool keeps every cache as long as it lives itself.
-    unsafe { cache.as_ref() }
+    // SAFETY: LAST points to a boxed lease of this thread; a lease resets it before it ends.
+    unsafe { lease.as_ref() }
 }
 
-/// The calling thread's cache, leased now if it has none. `None` where the thread's local storage
-/// is gone. Takes a lock when it leases.
-pub(crate) fn get(core: &Core) -> Option<&ThreadCache> {
-    if let Some(cache) = last(core) {
-        return Some(cache);
+/// The calling thread's lease, made now if it has none. `None` where the thread's local storage is
+/// gone. Takes a lock when it leases.
+#[inline]
+pub(crate) fn get(core: &Core) -> Option<&Lease> {
+    match last(core) {
+        Some(lease) => Some(lease),
+        None => find(core),
     }
+}
+
+#[cold]
+fn find(core: &Core) -> Option<&Lease> {
     let found = LEASES.try_with(|leases| {
         let mut leases = leases.borrow_mut();
         let held = leases.iter().find(|lease| ptr::eq(&*lease.core, core));
-        let cache = match held {
-            Some(lease) => Arc::as_ptr(&lease.cache),
+        let lease: *const Lease = match held {
+            Some(lease) => &**lease,
             None => {
                 // Leases of pools that are closed keep only host memory: let go of it.
                 leases.retain(|lease| !lease.core.is_closed());
-                let lease = Lease { core: core.share(), cache: core.lease() };
-                let cache = Arc::as_ptr(&lease.cache);
+                let held = core.lease();
+                let lease = Box::new(Lease {
+                    cache: Arc::as_ptr(&held),
+                    epoch: epoch::default_collector().register(),
+                    core: core.share(),
+                    held,
+                });
                 leases.push(lease);
-                cache
+                &**leases.last()?
             }
         };
-        LAST.set((core, cache));
-        cache
+        LAST.set((core, lease));
+        Some(lease)
     });
     // SAFETY: as in `last`.
-    found.ok().and_then(|cache| unsafe { cache.as_ref() })
+    found.ok().flatten().and_then(|lease| unsafe { lease.as_ref() })
 }

@@ -118,8 +118,7 @@ impl Bins {
                 0 => return None,
                 _ => continue,
             }
-            // Youngest first: `put` fills from the front.
-            for slot in line.hints.iter().rev() {
+            for slot in &line.hints {
                 // Acquire pairs with the release of `put`, so the descriptor behind it is there.
                 let hint = slot.load(Ordering::Acquire);
                 if hint == 0 {
@@ -202,7 +201,7 @@ impl HintCache {
         }
     }
 
-    /// Offers the hints of `key` to `probe`, the youngest first, until it takes one. Lock-free.
+    /// Offers the hints of `key` to `probe` until it takes one. Lock-free.
     #[inline]
     pub fn take<R>(
         &self,
@@ -213,12 +212,12 @@ impl HintCache {
         self.load(guard)?.take(key, probe)
     }
 
-    /// Rebuilds a table that has lost as many hints as it has lines: sizes no longer cached lose their lines, and if the rest still
+    /// Rebuilds a table that has lost several hints for each of its lines: sizes no longer cached lose their lines, and if the rest still
     /// fills half of it the table grows. Hints filed meanwhile may be lost. Called on misses only,
     /// since it allocates.
     pub fn make_room(&self, stale: impl Fn(Hint) -> bool, guard: &Guard) {
         let lost = self.lost.load(Ordering::Relaxed) as usize;
-        if lost == 0 || self.load(guard).is_some_and(|bins| lost < bins.lines.len()) {
+        if lost == 0 || self.load(guard).is_some_and(|bins| lost < 4 * bins.lines.len()) {
             return;
         }
         self.lost.store(0, Ordering::Relaxed);

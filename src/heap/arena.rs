@@ -79,12 +79,8 @@ impl Arena {
     ) -> Option<Self> {
         let base = blocks.base();
         let pages = Pages::new(driver, device, base, layout.page_bytes, layout.limit, gauge);
-        let region = || Region {
-            first: 0,
-            free: Index::new(),
-            cached: Index::new(),
-            holes: Index::new(),
-        };
+        let region =
+            || Region { first: 0, free: Index::new(), cached: Index::new(), holes: Index::new() };
         let mut arena = Self {
             blocks,
             fences,

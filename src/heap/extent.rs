@@ -176,9 +176,8 @@ impl Arena {
         match (self.block(a).single_fence(), self.block(b).single_fence()) {
             (Some(a), Some(b)) if a.stream() == b.stream() => Some(FenceSet::of(a.later(b))),
             _ => {
-                let pending = |index| {
-                    self.block(index).fences_where(|fence| !self.fences.completed(fence))
-                };
+                let pending =
+                    |index| self.block(index).fences_where(|fence| !self.fences.completed(fence));
                 pending(a)?.union(&pending(b)?)
             }
         }

@@ -58,11 +58,7 @@ fn main() -> Result<(), TraceError> {
         assert!(header.push(key, value), "{key} does not fit the format");
     }
     let out = Writer::new("standard output", stdout().lock(), Encoding::Plain, &header)?;
-    let mut run = Run {
-        out,
-        next_id: 1,
-        saved: HashMap::new(),
-    };
+    let mut run = Run { out, next_id: 1, saved: HashMap::new() };
     for stage in 0..STAGES {
         for bytes in WEIGHTS {
             run.alloc(stage, COMPUTE, bytes)?;
@@ -160,11 +156,7 @@ impl Run {
     /// Computes a boundary tensor and gives it to the send stream, which reads it until its free.
     fn send(&mut self, stage: u16) -> Result<(), TraceError> {
         let block = self.alloc(stage, COMPUTE, BOUNDARY)?;
-        self.out.write(&Op::Wait {
-            device: stage,
-            waiter: SEND,
-            signaller: COMPUTE,
-        })?;
+        self.out.write(&Op::Wait { device: stage, waiter: SEND, signaller: COMPUTE })?;
         self.hand_to(block, SEND)?;
         self.free(block)
     }
@@ -178,11 +170,7 @@ impl Run {
             other: from,
             signaller: SEND,
         })?;
-        self.out.write(&Op::Wait {
-            device: stage,
-            waiter: COMPUTE,
-            signaller: RECEIVE,
-        })?;
+        self.out.write(&Op::Wait { device: stage, waiter: COMPUTE, signaller: RECEIVE })?;
         self.hand_to(block, COMPUTE)?;
         Ok(block)
     }
@@ -190,27 +178,16 @@ impl Run {
     fn alloc(&mut self, device: u16, stream: u32, bytes: u64) -> Result<Block, TraceError> {
         let id = self.next_id;
         self.next_id += 1;
-        self.out.write(&Op::Alloc {
-            id,
-            device,
-            stream,
-            bytes,
-        })?;
+        self.out.write(&Op::Alloc { id, device, stream, bytes })?;
         Ok(Block { id, stream })
     }
 
     fn hand_to(&mut self, block: Block, stream: u32) -> Result<(), TraceError> {
-        self.out.write(&Op::Use {
-            id: block.id,
-            stream,
-        })
+        self.out.write(&Op::Use { id: block.id, stream })
     }
 
     fn free(&mut self, block: Block) -> Result<(), TraceError> {
-        self.out.write(&Op::Free {
-            id: block.id,
-            stream: block.stream,
-        })
+        self.out.write(&Op::Free { id: block.id, stream: block.stream })
     }
 }
 

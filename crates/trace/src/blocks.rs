@@ -79,11 +79,7 @@ impl Blocks {
         }
         if block.stream != stream {
             let allocated_on = block.stream;
-            return Err(TraceErrorKind::WrongStream {
-                id,
-                stream,
-                allocated_on,
-            });
+            return Err(TraceErrorKind::WrongStream { id, stream, allocated_on });
         }
         block.freed_line = line;
         Ok((number, block))

@@ -19,16 +19,9 @@ impl Checker {
     /// After an error the checker must not be used again.
     pub(crate) fn admit(&mut self, op: &Op, line: u64) -> Result<Option<u32>, TraceErrorKind> {
         let number = match *op {
-            Op::Alloc {
-                id,
-                device,
-                stream,
-                bytes,
-            } => {
+            Op::Alloc { id, device, stream, bytes } => {
                 let number = self.blocks.alloc(id, device, stream, bytes, line)?;
-                self.summary
-                    .alloc(device, stream, bytes)
-                    .ok_or(TraceErrorKind::TooManyBytes)?;
+                self.summary.alloc(device, stream, bytes).ok_or(TraceErrorKind::TooManyBytes)?;
                 Some(number)
             }
             Op::Free { id, stream } => {
@@ -41,21 +34,12 @@ impl Checker {
                 self.summary.stream(block.device, stream);
                 Some(number)
             }
-            Op::Wait {
-                device,
-                waiter,
-                signaller,
-            } => {
+            Op::Wait { device, waiter, signaller } => {
                 self.summary.stream(device, waiter);
                 self.summary.stream(device, signaller);
                 None
             }
-            Op::WaitAcross {
-                device,
-                waiter,
-                other,
-                signaller,
-            } => {
+            Op::WaitAcross { device, waiter, other, signaller } => {
                 self.summary.stream(device, waiter);
                 self.summary.stream(other, signaller);
                 None

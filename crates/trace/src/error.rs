@@ -193,11 +193,7 @@ pub(crate) fn excerpt(bytes: &[u8]) -> String {
     // A character has four bytes at most, so this prefix holds all the characters to be shown.
     let head = &bytes[..bytes.len().min(4 * MOST + 4)];
     let text = String::from_utf8_lossy(head);
-    let mut shown: String = text
-        .chars()
-        .take(MOST)
-        .flat_map(char::escape_debug)
-        .collect();
+    let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
     if text.chars().nth(MOST).is_some() {
         shown.push('…');
     }
@@ -219,11 +215,8 @@ mod tests {
 
     #[test]
     fn displays_file_and_line() {
-        let at = |line| TraceError {
-            path: "dir/a.trace".into(),
-            line,
-            kind: TraceErrorKind::SizeZero,
-        };
+        let at =
+            |line| TraceError { path: "dir/a.trace".into(), line, kind: TraceErrorKind::SizeZero };
         let what = "size 0 (expected 1 to 9223372036854775807 bytes)";
         assert_eq!(at(12).to_string(), format!("dir/a.trace:12: {what}"));
         assert_eq!(at(0).to_string(), format!("dir/a.trace: {what}"));

@@ -16,19 +16,14 @@ impl<R: Read> Input<R> {
     /// Looks at the first bytes and chooses.
     pub(crate) fn new(mut inner: R) -> io::Result<Self> {
         let mut head = Vec::with_capacity(MAGIC_LEN);
-        inner
-            .by_ref()
-            .take(MAGIC_LEN as u64)
-            .read_to_end(&mut head)?;
+        inner.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut head)?;
         let compressed = is_zstd(&head);
         let sniffed = Cursor::new(head).chain(inner);
         if !compressed {
             return Ok(Input::Plain(sniffed));
         }
         let buffered = BufReader::with_capacity(1 << 16, sniffed);
-        Ok(Input::Zstd(zstd::stream::read::Decoder::with_buffer(
-            buffered,
-        )?))
+        Ok(Input::Zstd(zstd::stream::read::Decoder::with_buffer(buffered)?))
     }
 
     /// Whether the input is compressed.

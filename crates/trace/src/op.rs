@@ -104,36 +104,21 @@ impl Op {
                     _ => Err(TraceErrorKind::SizeTooLarge(bytes.to_string())),
                 }
             }
-            Op::Wait {
-                device,
-                waiter,
-                signaller,
-            } => {
+            Op::Wait { device, waiter, signaller } => {
                 device_fits(device)?;
                 if waiter == signaller {
-                    return Err(TraceErrorKind::SelfWait {
-                        device,
-                        stream: waiter,
-                    });
+                    return Err(TraceErrorKind::SelfWait { device, stream: waiter });
                 }
                 Ok(())
             }
-            Op::WaitAcross {
-                device,
-                waiter,
-                other,
-                signaller,
-            } => {
+            Op::WaitAcross { device, waiter, other, signaller } => {
                 device_fits(device)?;
                 device_fits(other)?;
                 if device != other {
                     return Ok(());
                 }
                 Err(if waiter == signaller {
-                    TraceErrorKind::SelfWait {
-                        device,
-                        stream: waiter,
-                    }
+                    TraceErrorKind::SelfWait { device, stream: waiter }
                 } else {
                     TraceErrorKind::AcrossOneDevice(device)
                 })
@@ -147,25 +132,15 @@ impl Op {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Op::Alloc {
-                id,
-                device,
-                stream,
-                bytes,
-            } => write!(f, "a {id} {device} {stream} {bytes}"),
+            Op::Alloc { id, device, stream, bytes } => {
+                write!(f, "a {id} {device} {stream} {bytes}")
+            }
             Op::Free { id, stream } => write!(f, "f {id} {stream}"),
             Op::Use { id, stream } => write!(f, "u {id} {stream}"),
-            Op::Wait {
-                device,
-                waiter,
-                signaller,
-            } => write!(f, "w {device} {waiter} {signaller}"),
-            Op::WaitAcross {
-                device,
-                waiter,
-                other,
-                signaller,
-            } => write!(f, "x {device} {waiter} {other} {signaller}"),
+            Op::Wait { device, waiter, signaller } => write!(f, "w {device} {waiter} {signaller}"),
+            Op::WaitAcross { device, waiter, other, signaller } => {
+                write!(f, "x {device} {waiter} {other} {signaller}")
+            }
             Op::Step(step) => write!(f, "m step {step}"),
             Op::Phase(phase) => write!(f, "m phase {phase}"),
         }
@@ -187,30 +162,15 @@ mod tests {
 
     #[test]
     fn stays_small() {
-        assert!(
-            size_of::<Op>() <= 24,
-            "{} bytes an operation",
-            size_of::<Op>()
-        );
+        assert!(size_of::<Op>() <= 24, "{} bytes an operation", size_of::<Op>());
     }
 
     #[test]
     fn check_knows_the_limits() {
-        let alloc = |device, bytes| Op::Alloc {
-            id: 0,
-            device,
-            stream: 0,
-            bytes,
-        };
+        let alloc = |device, bytes| Op::Alloc { id: 0, device, stream: 0, bytes };
         assert!(alloc(MAX_DEVICE, MAX_SIZE).check().is_ok());
-        assert!(matches!(
-            alloc(MAX_DEVICE + 1, 1).check(),
-            Err(TraceErrorKind::DeviceTooLarge(_))
-        ));
+        assert!(matches!(alloc(MAX_DEVICE + 1, 1).check(), Err(TraceErrorKind::DeviceTooLarge(_))));
         assert!(matches!(alloc(0, 0).check(), Err(TraceErrorKind::SizeZero)));
-        assert!(matches!(
-            alloc(0, MAX_SIZE + 1).check(),
-            Err(TraceErrorKind::SizeTooLarge(_))
-        ));
+        assert!(matches!(alloc(0, MAX_SIZE + 1).check(), Err(TraceErrorKind::SizeTooLarge(_))));
     }
 }

@@ -27,10 +27,7 @@ const PHASE: &str = "m phase <name>";
 
 /// Reads one line, given without its newline.
 pub(crate) fn line(bytes: &[u8]) -> Result<Line<'_>, TraceErrorKind> {
-    let mut fields = Fields {
-        rest: bytes,
-        shape: "",
-    };
+    let mut fields = Fields { rest: bytes, shape: "" };
     let Some(verb) = fields.next() else {
         return Ok(Line::Blank);
     };
@@ -46,17 +43,11 @@ pub(crate) fn line(bytes: &[u8]) -> Result<Line<'_>, TraceErrorKind> {
         }
         b"f" => {
             fields.shape = FREE;
-            Op::Free {
-                id: fields.id()?,
-                stream: fields.stream("stream")?,
-            }
+            Op::Free { id: fields.id()?, stream: fields.stream("stream")? }
         }
         b"u" => {
             fields.shape = USE;
-            Op::Use {
-                id: fields.id()?,
-                stream: fields.stream("stream")?,
-            }
+            Op::Use { id: fields.id()?, stream: fields.stream("stream")? }
         }
         b"w" => {
             fields.shape = WAIT;
@@ -101,10 +92,7 @@ impl<'l> Fields<'l> {
     fn next(&mut self) -> Option<&'l [u8]> {
         let start = self.rest.iter().position(|&b| !is_blank(b))?;
         let field = &self.rest[start..];
-        let len = field
-            .iter()
-            .position(|&b| is_blank(b))
-            .unwrap_or(field.len());
+        let len = field.iter().position(|&b| is_blank(b)).unwrap_or(field.len());
         let (field, rest) = field.split_at(len);
         self.rest = rest;
         Some(field)
@@ -112,8 +100,7 @@ impl<'l> Fields<'l> {
 
     fn required(&mut self, field: &'static str) -> Result<&'l [u8], TraceErrorKind> {
         let shape = self.shape;
-        self.next()
-            .ok_or(TraceErrorKind::MissingField { field, shape })
+        self.next().ok_or(TraceErrorKind::MissingField { field, shape })
     }
 
     /// A number up to `max`.
@@ -121,11 +108,7 @@ impl<'l> Fields<'l> {
         let text = self.required(field)?;
         match decimal(text) {
             Decimal::Fits(number) if number <= max => Ok(number),
-            _ => Err(TraceErrorKind::BadNumber {
-                field,
-                text: excerpt(text),
-                max,
-            }),
+            _ => Err(TraceErrorKind::BadNumber { field, text: excerpt(text), max }),
         }
     }
 
@@ -160,11 +143,9 @@ impl<'l> Fields<'l> {
             Decimal::Fits(_) | Decimal::Overflows => {
                 Err(TraceErrorKind::SizeTooLarge(excerpt(text)))
             }
-            Decimal::Malformed => Err(TraceErrorKind::BadNumber {
-                field: "size",
-                text: excerpt(text),
-                max: MAX_SIZE,
-            }),
+            Decimal::Malformed => {
+                Err(TraceErrorKind::BadNumber { field: "size", text: excerpt(text), max: MAX_SIZE })
+            }
         }
     }
 
@@ -190,10 +171,9 @@ impl<'l> Fields<'l> {
     fn end(&mut self) -> Result<(), TraceErrorKind> {
         match self.next() {
             None => Ok(()),
-            Some(surplus) => Err(TraceErrorKind::SurplusField {
-                text: excerpt(surplus),
-                shape: self.shape,
-            }),
+            Some(surplus) => {
+                Err(TraceErrorKind::SurplusField { text: excerpt(surplus), shape: self.shape })
+            }
         }
     }
 }
@@ -215,9 +195,9 @@ fn decimal(text: &[u8]) -> Decimal {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Decimal::Malformed;
     }
-    let number = text.iter().try_fold(0u64, |n, &digit| {
-        n.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
-    });
+    let number = text
+        .iter()
+        .try_fold(0u64, |n, &digit| n.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
     number.map_or(Decimal::Overflows, Decimal::Fits)
 }
 
@@ -234,30 +214,14 @@ mod tests {
 
     #[test]
     fn reads_every_operation() {
-        let alloc = Op::Alloc {
-            id: u64::MAX,
-            device: MAX_DEVICE,
-            stream: u32::MAX,
-            bytes: MAX_SIZE,
-        };
-        assert_eq!(
-            op("a 18446744073709551615 1023 4294967295 9223372036854775807"),
-            alloc
-        );
+        let alloc =
+            Op::Alloc { id: u64::MAX, device: MAX_DEVICE, stream: u32::MAX, bytes: MAX_SIZE };
+        assert_eq!(op("a 18446744073709551615 1023 4294967295 9223372036854775807"), alloc);
         assert_eq!(op("f 3 1"), Op::Free { id: 3, stream: 1 });
         assert_eq!(op("u 3 2"), Op::Use { id: 3, stream: 2 });
-        let wait = Op::Wait {
-            device: 1,
-            waiter: 2,
-            signaller: 3,
-        };
+        let wait = Op::Wait { device: 1, waiter: 2, signaller: 3 };
         assert_eq!(op("w 1 2 3"), wait);
-        let across = Op::WaitAcross {
-            device: 1,
-            waiter: 2,
-            other: 3,
-            signaller: 2,
-        };
+        let across = Op::WaitAcross { device: 1, waiter: 2, other: 3, signaller: 2 };
         assert_eq!(op("x 1 2 3 2"), across);
         assert_eq!(op("m step 9"), Op::Step(9));
         assert_eq!(op("m phase backward"), Op::Phase(Phase::Backward));

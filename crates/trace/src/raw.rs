@@ -64,11 +64,7 @@ impl<R: Read> RawReader<R> {
                 in_body: false,
                 ended: false,
             }),
-            Err(error) => Err(TraceError {
-                path,
-                line: 0,
-                kind: TraceErrorKind::Read(error),
-            }),
+            Err(error) => Err(TraceError { path, line: 0, kind: TraceErrorKind::Read(error) }),
         }
     }
 
@@ -92,11 +88,7 @@ impl<R: Read> RawReader<R> {
 
     /// An error at this line or, where nothing has been read, at line 1.
     pub(crate) fn error(&self, kind: TraceErrorKind) -> TraceError {
-        TraceError {
-            path: self.path.clone(),
-            line: self.line.max(1),
-            kind,
-        }
+        TraceError { path: self.path.clone(), line: self.line.max(1), kind }
     }
 
     pub(crate) fn into_parts(self) -> (PathBuf, Header) {
@@ -125,11 +117,7 @@ impl<R: Read> RawReader<R> {
     fn read_line(&mut self) -> Result<bool, TraceErrorKind> {
         self.text.clear();
         let most = MAX_LINE as u64 + 1;
-        let read = self
-            .input
-            .by_ref()
-            .take(most)
-            .read_until(b'\n', &mut self.text);
+        let read = self.input.by_ref().take(most).read_until(b'\n', &mut self.text);
         // At a failure it is the line behind the last complete one that could not be read.
         if !matches!(read, Ok(0)) {
             self.line += 1;
@@ -182,9 +170,5 @@ fn read_comment(header: &mut Header, comment: &[u8]) -> Result<(), TraceErrorKin
     let bad = || TraceErrorKind::BadHeader(excerpt(comment.trim_ascii()));
     let text = std::str::from_utf8(comment).map_err(|_| bad())?;
     let (key, value) = (text[..equals].trim(), &text[equals + 1..]);
-    if !Header::is_key(key) || header.push(key, value) {
-        Ok(())
-    } else {
-        Err(bad())
-    }
+    if !Header::is_key(key) || header.push(key, value) { Ok(()) } else { Err(bad()) }
 }

@@ -76,11 +76,7 @@ impl<R: Read> Reader<R> {
     }
 
     fn over(raw: RawReader<R>) -> Self {
-        Self {
-            raw,
-            checker: Checker::default(),
-            ended: false,
-        }
+        Self { raw, checker: Checker::default(), ended: false }
     }
 
     /// The next operation, which names its block by number.
@@ -91,12 +87,7 @@ impl<R: Read> Reader<R> {
     pub(crate) fn finish(self) -> Finished {
         let (path, header) = self.raw.into_parts();
         let (summary, ids) = self.checker.finish();
-        Finished {
-            path,
-            header,
-            summary,
-            ids,
-        }
+        Finished { path, header, summary, ids }
     }
 
     /// The next operation that `admit` lets through.
@@ -113,11 +104,7 @@ impl<R: Read> Reader<R> {
                 Err(kind) => Some(Err(self.raw.error(kind))),
             },
             Some(Err(error)) => Some(Err(error)),
-            None => self
-                .checker
-                .end()
-                .err()
-                .map(|kind| Err(self.raw.error(kind))),
+            None => self.checker.end().err().map(|kind| Err(self.raw.error(kind))),
         };
         self.ended = true;
         item
@@ -136,8 +123,6 @@ impl<R: Read> std::iter::FusedIterator for Reader<R> {}
 
 impl<R: Read> std::fmt::Debug for Reader<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader")
-            .field("raw", &self.raw)
-            .finish_non_exhaustive()
+        f.debug_struct("Reader").field("raw", &self.raw).finish_non_exhaustive()
     }
 }

@@ -83,16 +83,12 @@ impl Summary {
     /// [`u64::MAX`].
     #[must_use]
     pub fn sum_of_device_peaks(&self) -> u64 {
-        self.devices
-            .iter()
-            .fold(0, |sum: u64, d| sum.saturating_add(d.peak_live_bytes))
+        self.devices.iter().fold(0, |sum: u64, d| sum.saturating_add(d.peak_live_bytes))
     }
 
     /// Every stream that a line names as `(device, stream)`, in ascending order.
     pub fn streams(&self) -> impl Iterator<Item = (u16, u32)> {
-        self.devices
-            .iter()
-            .flat_map(|d| d.streams.iter().map(|&stream| (d.ordinal, stream)))
+        self.devices.iter().flat_map(|d| d.streams.iter().map(|&stream| (d.ordinal, stream)))
     }
 }
 
@@ -129,11 +125,7 @@ impl SummaryBuilder {
 
     /// A line names this stream.
     pub(crate) fn stream(&mut self, device: u16, stream: u32) {
-        self.devices
-            .entry(device)
-            .or_default()
-            .streams
-            .insert(stream);
+        self.devices.entry(device).or_default().streams.insert(stream);
     }
 
     /// Bytes become live; `None`, and nothing has changed, where 64 bits cannot count them.

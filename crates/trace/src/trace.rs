@@ -76,15 +76,7 @@ impl Trace {
             return Err(TraceError { path, line, kind });
         }
         let (summary, ids) = checker.finish();
-        Ok(Self {
-            name: name_of(&path),
-            path,
-            header,
-            ops: admitted,
-            lines,
-            ids,
-            summary,
-        })
+        Ok(Self { name: name_of(&path), path, header, ops: admitted, lines, ids, summary })
     }
 
     /// The file, or the name given to the input.

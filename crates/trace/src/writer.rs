@@ -75,18 +75,10 @@ impl<W: Write> Writer<W> {
         let sink = match Sink::new(output, encoding) {
             Ok(sink) => sink,
             Err(error) => {
-                return Err(TraceError {
-                    path,
-                    line: 0,
-                    kind: TraceErrorKind::Write(error),
-                });
+                return Err(TraceError { path, line: 0, kind: TraceErrorKind::Write(error) });
             }
         };
-        let mut writer = Self {
-            sink,
-            path,
-            line: 0,
-        };
+        let mut writer = Self { sink, path, line: 0 };
         for (key, value) in header.iter() {
             writer.put(format_args!("# {key}={value}"))?;
         }
@@ -100,11 +92,7 @@ impl<W: Write> Writer<W> {
     pub fn write(&mut self, op: &Op) -> Result<(), TraceError> {
         match op.check() {
             Ok(()) => self.put(format_args!("{op}")),
-            Err(kind) => Err(TraceError {
-                path: self.path.clone(),
-                line: self.line + 1,
-                kind,
-            }),
+            Err(kind) => Err(TraceError { path: self.path.clone(), line: self.line + 1, kind }),
         }
     }
 
@@ -114,11 +102,7 @@ impl<W: Write> Writer<W> {
     /// Writing fails.
     pub fn finish(self) -> Result<W, TraceError> {
         let Self { sink, path, line } = self;
-        sink.finish().map_err(|error| TraceError {
-            path,
-            line,
-            kind: TraceErrorKind::Write(error),
-        })
+        sink.finish().map_err(|error| TraceError { path, line, kind: TraceErrorKind::Write(error) })
     }
 
     fn put(&mut self, text: std::fmt::Arguments<'_>) -> Result<(), TraceError> {
@@ -149,10 +133,9 @@ impl<W: Write> Sink<W> {
     fn finish(self) -> io::Result<W> {
         let mut output = match self {
             Sink::Plain(out) => out.into_inner().map_err(io::IntoInnerError::into_error)?,
-            Sink::Zstd(out) => out
-                .into_inner()
-                .map_err(io::IntoInnerError::into_error)?
-                .finish()?,
+            Sink::Zstd(out) => {
+                out.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?
+            }
         };
         output.flush()?;
         Ok(output)

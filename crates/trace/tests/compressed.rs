@@ -13,12 +13,7 @@ fn write(encoding: Encoding) -> Vec<u8> {
     let mut writer = Writer::new("memory", Vec::new(), encoding, &header).expect("a vector");
     for id in 0..BLOCKS {
         let (stream, bytes) = (0, 1 + id * id % 7919);
-        let alloc = Op::Alloc {
-            id,
-            device: 0,
-            stream,
-            bytes,
-        };
+        let alloc = Op::Alloc { id, device: 0, stream, bytes };
         writer.write(&alloc).expect("a vector");
         writer.write(&Op::Free { id, stream }).expect("a vector");
     }
@@ -70,10 +65,7 @@ fn truncation_is_told_with_the_line_reached() {
     let mut farthest = 0;
     for len in (4..whole.len()).step_by(997) {
         let error = Trace::read("cut.trace.zst", &whole[..len]).expect_err("cut short");
-        assert!(
-            matches!(error.kind, TraceErrorKind::Truncated),
-            "{len} bytes: {error}"
-        );
+        assert!(matches!(error.kind, TraceErrorKind::Truncated), "{len} bytes: {error}");
         assert!(error.to_string().starts_with("cut.trace.zst:"), "{error}");
         farthest = farthest.max(error.line);
     }

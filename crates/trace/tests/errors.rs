@@ -29,14 +29,8 @@ fn unknown_words() {
         "a 1 0 0 8\nfree 1 0\n",
         "2: unknown operation `free` (expected a, f, u, w, x, m or a # line)",
     );
-    check(
-        "m epoch 3\n",
-        "1: unknown mark `epoch` (expected `m step <n>` or `m phase <name>`)",
-    );
-    check(
-        "A 1 0 0 8\n",
-        "1: unknown operation `A` (expected a, f, u, w, x, m or a # line)",
-    );
+    check("m epoch 3\n", "1: unknown mark `epoch` (expected `m step <n>` or `m phase <name>`)");
+    check("A 1 0 0 8\n", "1: unknown operation `A` (expected a, f, u, w, x, m or a # line)");
 }
 
 #[test]
@@ -48,39 +42,21 @@ fn missing_fields() {
     check("a 1 0 0", &format!("1: size is missing {alloc}"));
     check("f 1\n", "1: stream is missing (expected `f <id> <stream>`)");
     check("u 1\n", "1: stream is missing (expected `u <id> <stream>`)");
-    check(
-        "w 0 1\n",
-        "1: signaller is missing (expected `w <device> <waiter> <signaller>`)",
-    );
+    check("w 0 1\n", "1: signaller is missing (expected `w <device> <waiter> <signaller>`)");
     check(
         "x 0 1 1\n",
         "1: signaller is missing (expected `x <device> <waiter> <device> <signaller>`)",
     );
-    check(
-        "m\n",
-        "1: mark is missing (expected `m step <n>` or `m phase <name>`)",
-    );
+    check("m\n", "1: mark is missing (expected `m step <n>` or `m phase <name>`)");
     check("m step\n", "1: step is missing (expected `m step <n>`)");
-    check(
-        "m phase\n",
-        "1: phase is missing (expected `m phase <name>`)",
-    );
+    check("m phase\n", "1: phase is missing (expected `m phase <name>`)");
 }
 
 #[test]
 fn surplus_fields() {
-    check(
-        "\n\na 1 0 0 8 9\n",
-        "3: surplus field `9` (expected `a <id> <device> <stream> <size>`)",
-    );
-    check(
-        "m phase two words\n",
-        "1: surplus field `words` (expected `m phase <name>`)",
-    );
-    check(
-        "a 1 0 0 8 # why\n",
-        "1: surplus field `#` (expected `a <id> <device> <stream> <size>`)",
-    );
+    check("\n\na 1 0 0 8 9\n", "3: surplus field `9` (expected `a <id> <device> <stream> <size>`)");
+    check("m phase two words\n", "1: surplus field `words` (expected `m phase <name>`)");
+    check("a 1 0 0 8 # why\n", "1: surplus field `#` (expected `a <id> <device> <stream> <size>`)");
 }
 
 #[test]
@@ -93,10 +69,7 @@ fn malformed_numbers() {
         "a 1 0 0 8MiB\n",
         "1: `8MiB` is not a valid size (expected an integer from 0 to 9223372036854775807)",
     );
-    check(
-        "a 1 0x0 0 8\n",
-        "1: `0x0` is not a valid device (expected an integer from 0 to 1023)",
-    );
+    check("a 1 0x0 0 8\n", "1: `0x0` is not a valid device (expected an integer from 0 to 1023)");
     check(
         "a 1 0 4294967296 8\n",
         "1: `4294967296` is not a valid stream (expected an integer from 0 to 4294967295)",
@@ -134,18 +107,9 @@ fn sizes_and_devices_out_of_range() {
 
 #[test]
 fn waits_that_make_no_sense() {
-    check(
-        "w 3 7 7\n",
-        "1: stream 7 of device 3 waits for itself (expected two streams)",
-    );
-    check(
-        "x 3 7 3 7\n",
-        "1: stream 7 of device 3 waits for itself (expected two streams)",
-    );
-    check(
-        "x 3 7 3 6\n",
-        "1: x between device 3 and itself (expected two devices, or a w line)",
-    );
+    check("w 3 7 7\n", "1: stream 7 of device 3 waits for itself (expected two streams)");
+    check("x 3 7 3 7\n", "1: stream 7 of device 3 waits for itself (expected two streams)");
+    check("x 3 7 3 6\n", "1: x between device 3 and itself (expected two devices, or a w line)");
 }
 
 #[test]
@@ -167,10 +131,7 @@ fn ids_out_of_order() {
         "a 5 0 0 8\nf 5 0\n\nf 5 0\n",
         &format!("4: double free of id 5, freed before on line 2 {live}"),
     );
-    check(
-        "a 5 0 0 8\nf 5 0\nu 5 1\n",
-        &format!("3: use of id 5 after its free on line 2 {live}"),
-    );
+    check("a 5 0 0 8\nf 5 0\nu 5 1\n", &format!("3: use of id 5 after its free on line 2 {live}"));
     check(
         "a 5 0 2 8\nf 5 1\n",
         "2: free of id 5 on stream 1 (expected stream 2, where it was allocated)",
@@ -179,13 +140,8 @@ fn ids_out_of_order() {
 
 #[test]
 fn more_bytes_than_can_be_counted() {
-    let text: String = (1..4)
-        .map(|id| format!("a {id} {id} 0 9223372036854775807\n"))
-        .collect();
-    check(
-        text,
-        "3: more than 2^64 - 1 bytes are live (expected fewer over all devices together)",
-    );
+    let text: String = (1..4).map(|id| format!("a {id} {id} 0 9223372036854775807\n")).collect();
+    check(text, "3: more than 2^64 - 1 bytes are live (expected fewer over all devices together)");
 }
 
 #[test]
@@ -239,10 +195,7 @@ fn files_that_cannot_be_read() {
     assert!(error.to_string().starts_with(&expected), "{error}");
 
     let error = Trace::load(env!("CARGO_TARGET_TMPDIR")).expect_err("a directory");
-    assert!(matches!(
-        error.kind,
-        TraceErrorKind::Open(_) | TraceErrorKind::Read(_)
-    ));
+    assert!(matches!(error.kind, TraceErrorKind::Open(_) | TraceErrorKind::Read(_)));
     assert_eq!(error.line, 0);
 }
 
@@ -279,12 +232,7 @@ fn a_writer_refuses_bad_operations() {
     let mut header = Header::new();
     assert!(header.push("k", "v"));
     let mut writer = Writer::new("out", Vec::new(), Encoding::Plain, &header).expect("a vector");
-    let bad = Op::Alloc {
-        id: 1,
-        device: 0,
-        stream: 0,
-        bytes: 0,
-    };
+    let bad = Op::Alloc { id: 1, device: 0, stream: 0, bytes: 0 };
     let error = writer.write(&bad).expect_err("no bytes");
     assert_eq!(error.line, 2);
     assert!(matches!(error.kind, TraceErrorKind::SizeZero));
@@ -294,12 +242,7 @@ fn a_writer_refuses_bad_operations() {
 #[test]
 fn operations_in_hand_are_checked_too() {
     let ops = [
-        Op::Alloc {
-            id: 9,
-            device: 0,
-            stream: 0,
-            bytes: 8,
-        },
+        Op::Alloc { id: 9, device: 0, stream: 0, bytes: 8 },
         Op::Free { id: 9, stream: 0 },
         Op::Free { id: 9, stream: 0 },
     ];

@@ -10,30 +10,12 @@ use millpond_trace::{Trace, TraceError};
 type Row = (&'static str, [u64; 10]);
 
 const TABLE: [Row; 7] = [
-    (
-        "fsdp1_llama3b",
-        [68_754, 31_404, 8, 1, 4, 2_952, 3_224, 0, 722, 28_910],
-    ),
-    (
-        "gpt2_1p3b_bf16",
-        [42_255, 21_590, 8, 1, 1, 0, 0, 0, 1_512, 35_503],
-    ),
-    (
-        "pp1f1b_4x8",
-        [280_106, 139_664, 6, 4, 12, 576, 576, 288, 1_873, 32_565],
-    ),
-    (
-        "prefetch_4loaders",
-        [66_244, 33_303, 40, 1, 5, 80, 40, 0, 781, 6_089],
-    ),
-    (
-        "resnet50_b32",
-        [17_722, 9_102, 10, 1, 1, 0, 0, 0, 805, 2_881],
-    ),
-    (
-        "tiny_pipeline",
-        [2_056, 856, 3, 4, 12, 144, 144, 72, 68, 334],
-    ),
+    ("fsdp1_llama3b", [68_754, 31_404, 8, 1, 4, 2_952, 3_224, 0, 722, 28_910]),
+    ("gpt2_1p3b_bf16", [42_255, 21_590, 8, 1, 1, 0, 0, 0, 1_512, 35_503]),
+    ("pp1f1b_4x8", [280_106, 139_664, 6, 4, 12, 576, 576, 288, 1_873, 32_565]),
+    ("prefetch_4loaders", [66_244, 33_303, 40, 1, 5, 80, 40, 0, 781, 6_089]),
+    ("resnet50_b32", [17_722, 9_102, 10, 1, 1, 0, 0, 0, 805, 2_881]),
+    ("tiny_pipeline", [2_056, 856, 3, 4, 12, 144, 144, 72, 68, 334]),
     ("tiny_two_streams", [57, 24, 3, 1, 2, 6, 6, 0, 6, 36]),
 ];
 
@@ -73,10 +55,7 @@ fn checked_in_traces_are_what_the_table_says() -> Result<(), TraceError> {
         ];
         assert_eq!((trace.name(), found), (name, row));
         assert_eq!(trace.blocks() as u64, counts.allocs);
-        assert_eq!(
-            trace.header().get("steps"),
-            Some(counts.steps.to_string().as_str())
-        );
+        assert_eq!(trace.header().get("steps"), Some(counts.steps.to_string().as_str()));
     }
     Ok(())
 }

@@ -24,17 +24,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
                     let id = live[pick].0;
                     Op::Use { id, stream }
                 }
-                4 => Op::Wait {
-                    device,
-                    waiter: stream,
-                    signaller: stream ^ 1,
-                },
-                5 => Op::WaitAcross {
-                    device,
-                    waiter: stream,
-                    other: device ^ 1,
-                    signaller: stream,
-                },
+                4 => Op::Wait { device, waiter: stream, signaller: stream ^ 1 },
+                5 => {
+                    Op::WaitAcross { device, waiter: stream, other: device ^ 1, signaller: stream }
+                }
                 6 if !first => Op::Step(number),
                 7 if !first => {
                     let names = ["forward", "backward", "optimizer", "préchauffe", "x=1#"];
@@ -45,12 +38,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
                     // An odd factor permutes the integers.
                     let id = (turn as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
                     live.push((id, stream));
-                    Op::Alloc {
-                        id,
-                        device,
-                        stream,
-                        bytes: 1 + number % (MAX_SIZE >> 8),
-                    }
+                    Op::Alloc { id, device, stream, bytes: 1 + number % (MAX_SIZE >> 8) }
                 }
             });
         }
@@ -69,10 +57,7 @@ fn header() -> impl Strategy<Value = Header> {
 }
 
 fn encoding() -> impl Strategy<Value = Encoding> {
-    prop_oneof![
-        Just(Encoding::Plain),
-        (-5..=9).prop_map(|level| Encoding::Zstd { level })
-    ]
+    prop_oneof![Just(Encoding::Plain), (-5..=9).prop_map(|level| Encoding::Zstd { level })]
 }
 
 fn write(ops: &[Op], encoding: Encoding, header: &Header) -> Vec<u8> {
@@ -105,12 +90,7 @@ fn check_summary(summary: &Summary, ops: &[Op]) {
         let mut sizes = std::collections::HashMap::new();
         for op in ops {
             match *op {
-                Op::Alloc {
-                    id,
-                    device: on,
-                    bytes,
-                    ..
-                } if on == device.ordinal => {
+                Op::Alloc { id, device: on, bytes, .. } if on == device.ordinal => {
                     sizes.insert(id, bytes);
                     live += bytes;
                 }
