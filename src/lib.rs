@@ -25,5 +25,5 @@ pub use config::Reuse;
 pub use driver::DeviceId;
 pub use error::{Error, OutOfMemory, Result};
 pub use pool::{Builder, Pool};
-pub use stats::{DeviceStats, Hits, Stats};
+pub use stats::{CrossStream, DeviceStats, Hits, Stats};
 pub use stream::Stream;

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fences;
 use crate::heap::{Arena, Blocks, Gauge, Layout};
 use crate::shard::Shards;
-use crate::stats::{DeviceStats, Hits, Stats};
+use crate::stats::{CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, Ordering, lock};
 use rayon::prelude::*;
@@ -279,9 +279,14 @@ impl Pool {
                 limit_bytes: device.limit,
             })
             .collect();
+        let cross_stream = CrossStream {
+            hits: core.devices.iter().map(|device| device.gauge.cross_hits()).sum(),
+            waits: core.fences.waits(),
+        };
         Stats {
             devices,
             hits,
+            cross_stream,
             bookkeeping_bytes: core.bookkeeping(),
             poisoned_streams: core.fences.poisonings(),
         }

@@ -12,6 +12,8 @@ pub struct Stats {
     pub devices: Vec<DeviceStats>,
     /// Allocations by the layer that served them.
     pub hits: Hits,
+    /// Reuse across streams.
+    pub cross_stream: CrossStream,
     /// Host memory of the pool's own tables, in bytes.
     pub bookkeeping_bytes: u64,
     /// Streams whose event queries failed: their memory is not used for others any more.
@@ -46,6 +48,16 @@ pub struct Hits {
     pub shard: u64,
     /// From the heap, fresh memory included.
     pub heap: u64,
+}
+
+/// Reuse across streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CrossStream {
+    /// Allocations served with memory that another stream used last.
+    pub hits: u64,
+    /// Stream waits that the pool inserted for them. Waits that users asked for do not count.
+    pub waits: u64,
 }
 
 /// Counters of one thread cache. Only the leasing thread writes; anybody may read.

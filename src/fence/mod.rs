@@ -75,6 +75,8 @@ pub struct Fences {
     registry: Registry,
     /// Driver errors seen by queries, each of which poisoned a stream.
     poisonings: AtomicU64,
+    /// Stream waits that the pool inserted to reuse memory.
+    waits: AtomicU64,
 }
 
 impl Fences {
@@ -85,6 +87,7 @@ impl Fences {
             events: (0..devices).map(|d| Events::new(DeviceId(d))).collect(),
             registry: Registry::new(),
             poisonings: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
             driver,
         }
     }
@@ -298,10 +301,17 @@ impl Fences {
         if from.poisoned.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        match from.covering(fence.q()) {
-            Some((slot, seal)) => self.wait_for_seal(to, fence, slot, seal),
-            None => Ok(self.wait_for_new_seal(to, fence.stream())? != Sealed::Retired),
+        let ordered = match from.covering(fence.q()) {
+            Some((slot, seal)) => self.wait_for_seal(to, fence, slot, seal)?,
+            None => matches!(
+                self.wait_for_new_seal(to, fence.stream())?,
+                Sealed::Published | Sealed::NoSlot
+            ),
+        };
+        if ordered {
+            self.waits.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(ordered)
     }
 
     fn wait_for_seal(
@@ -381,6 +391,11 @@ impl Fences {
     /// Host memory held, in bytes.
     pub fn bytes(&self) -> u64 {
         self.streams.bytes() + self.events.iter().map(Events::bytes).sum::<u64>()
+    }
+
+    /// Stream waits inserted to reuse memory.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Streams whose queries failed.

@@ -39,11 +39,15 @@ impl Arena {
                 (None, None) => return Ok(None),
             };
             let index = best.1;
-            let seen = self.block(index).word();
+            let (seen, foreign) =
+                (self.block(index).word(), self.is_foreign(index, request.stream));
             if effort != Effort::Wait && seen.state() == State::Free && best.0 > request.bytes {
                 let Some(block) = self.carve(index, request.bytes) else {
                     return Err(Denied::Descriptors);
                 };
+                if foreign {
+                    self.pages.gauge().count_cross_hit();
+                }
                 return self.hand_out(block, request).map(Some);
             }
             if !self.claim(index, seen) {
@@ -56,6 +60,9 @@ impl Arena {
                 });
                 self.file(index, State::Free);
                 continue;
+            }
+            if foreign {
+                self.pages.gauge().count_cross_hit();
             }
             return self.cut(index, request).map(Some);
         }
@@ -129,6 +136,11 @@ impl Arena {
             Some(error) => Err(Denied::Driver(error)),
             None => Ok(usable),
         }
+    }
+
+    /// Whether another stream has used an extent since it was fresh.
+    fn is_foreign(&self, index: u32, stream: StreamId) -> bool {
+        !self.block(index).all_fences(|fence| fence.stream() == stream)
     }
 
     /// Makes `stream` wait for what a claimed extent's other streams still do.

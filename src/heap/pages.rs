@@ -24,11 +24,13 @@ pub(super) struct Pages {
     gauge: Arc<Gauge>,
 }
 
-/// Physical bytes held, readable by anybody at any time.
+/// A device's figures, readable by anybody at any time.
 #[derive(Default)]
 pub struct Gauge {
     reserved: AtomicU64,
     peak: AtomicU64,
+    /// Allocations served with memory that another stream used last.
+    cross_hits: AtomicU64,
 }
 
 impl Gauge {
@@ -38,6 +40,15 @@ impl Gauge {
         self.peak.fetch_max(bytes, Ordering::Relaxed);
     }
 
+    pub fn count_cross_hit(&self) {
+        self.cross_hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn cross_hits(&self) -> u64 {
+        self.cross_hits.load(Ordering::Relaxed)
+    }
+
+    /// Physical bytes held.
     pub fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -62,6 +73,10 @@ impl Pages {
 
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
+    }
+
+    pub fn gauge(&self) -> &Gauge {
+        &self.gauge
     }
 
     /// Pages that can still be mapped without exceeding the limit.

@@ -1,0 +1,247 @@
+//! One allocation, from layer to layer.
+
+use super::{Core, Device, Enter, Grant};
+use crate::block::{Descriptor, Hint, StreamId};
+use crate::cache::Probe;
+use crate::cache::thread::{Entry, ThreadCache};
+use crate::config::Reuse;
+use crate::error::{Error, OutOfMemory, Result};
+use crate::fence::Asked;
+use crate::heap::{Arena, Denied, Request};
+use crate::lease::{self, Lease};
+use crate::size::{self, QUANTUM};
+use crate::stats::{Counters, bump};
+use crate::sync::{AtomicU64, MutexGuard, Ordering, lock};
+use crossbeam_epoch as epoch;
+use std::sync::TryLockError;
+
+impl Core {
+    /// Allocates `bytes` on `stream` of `device`. A hit in the thread cache ends here.
+    #[inline(always)]
+    pub fn allocate<'c>(
+        &'c self,
+        device: &'c Device,
+        stream: StreamId,
+        bytes: u64,
+        enter: Enter,
+    ) -> Result<Grant<'c>> {
+        if bytes.wrapping_sub(1) < size::SMALL_MAX
+            && let Some(cache) = lease::last(self)
+            // SAFETY: this thread holds the lease, and no other borrow of its sets is alive here.
+            && let Some(set) = unsafe { cache.set(stream) }
+        {
+            while let Some(Entry { hint, block }) = set.pop(size::class_of(bytes)) {
+                // SAFETY: descriptors are type-stable as long as the core.
+                let block = unsafe { &*block };
+                if let Some(hint) = block.claim(hint) {
+                    block.set_requested_small(bytes);
+                    bump(&cache.counters.thread_hits, 1);
+                    return Ok(Grant { block, hint });
+                }
+            }
+        }
+        self.allocate_shared(device, stream, bytes, enter)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_shared<'c>(
+        &'c self,
+        device: &'c Device,
+        stream: StreamId,
+        bytes: u64,
+        enter: Enter,
+    ) -> Result<Grant<'c>> {
+        if bytes == 0 {
+            return Err(Error::ZeroSize);
+        }
+        if bytes > size::REQUEST_MAX {
+            return Err(Error::TooLarge { bytes, max: size::REQUEST_MAX });
+        }
+        let granted = size::granted(bytes);
+        let key = granted / QUANTUM;
+        let lease = lease::get(self);
+        if let (Some(cache), true) = (lease, size::is_small(bytes)) {
+            self.want(cache, stream, size::class_of(bytes));
+        }
+        let (grant, layer) = match self.from_caches(lease, device, stream, key)? {
+            Some(found) => found,
+            None => {
+                let request = Request { stream, bytes: granted, requested: bytes };
+                (self.from_arena(device, request, enter)?, Layer::Heap)
+            }
+        };
+        grant.block.set_requested(bytes);
+        match lease {
+            Some(cache) => bump(layer.counter(&cache.counters), 1),
+            None => {
+                layer.counter(&self.strays).fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(grant)
+    }
+
+    /// The thread asked for a small size: it keeps bins for it from now on.
+    fn want(&self, cache: &ThreadCache, stream: StreamId, class: usize) {
+        let evict = |other: StreamId, class: usize, hint: Hint| {
+            // Only blocks of the evicted stream's own device are in its bins.
+            if let (Some(cache), Ok(home)) =
+                (self.stream_cache(other), self.device(self.fences.device(other)))
+            {
+                let key = size::class_bytes(class) / QUANTUM;
+                cache.put(key, hint, |hint| home.blocks.is_stale(hint), &epoch::pin());
+            }
+        };
+        // SAFETY: this thread holds the lease; `evict` touches no thread cache.
+        if let Some(set) = unsafe { cache.adopt(stream, self.fences.stream(stream), evict) } {
+            set.want(class);
+        }
+    }
+
+    /// A block of exactly this size from the stream's cache or the shards.
+    fn from_caches<'c>(
+        &'c self,
+        lease: Option<&Lease>,
+        device: &'c Device,
+        stream: StreamId,
+        key: u64,
+    ) -> Result<Option<(Grant<'c>, Layer)>> {
+        let guard = lease::pin(lease);
+        let blocks = &*device.blocks;
+        let own = |hint: Hint| {
+            let block = blocks.at(hint.index());
+            match block.claim(hint) {
+                Some(hint) => Probe::Taken(Grant { block, hint }),
+                None => Probe::Stale,
+            }
+        };
+        let cache = self.stream_cache(stream);
+        if let Some(grant) = cache.and_then(|cache| cache.take(key, own, &guard)) {
+            return Ok(Some((grant, Layer::Stream)));
+        }
+
+        // From the shards: the fences are read first and count if the claim succeeds.
+        let mut refused = false;
+        let claim = |hint: Hint, usable: &mut dyn FnMut(&Descriptor) -> bool| {
+            let block = blocks.at(hint.index());
+            if blocks.is_stale(hint) {
+                return Probe::Stale;
+            }
+            if !usable(block) {
+                return Probe::Keep;
+            }
+            match block.claim(hint) {
+                Some(hint) => {
+                    if !block.all_fences(|fence| fence.stream() == stream) {
+                        device.gauge.count_cross_hit();
+                    }
+                    block.reset_fences(stream);
+                    Probe::Taken(Grant { block, hint })
+                }
+                None => Probe::Stale,
+            }
+        };
+        let known = |hint| {
+            claim(hint, &mut |block| {
+                let usable = block.all_fences(|fence| self.fences.ordered(stream, fence));
+                refused |= !usable;
+                usable
+            })
+        };
+        if let Some(grant) = device.shards.take(stream, key, known, &guard) {
+            return Ok(Some((grant, Layer::Shard)));
+        }
+        if refused && self.settings.reuse != Reuse::SameStream {
+            let mut asked = Asked::default();
+            let mut failure = None;
+            let ask = |hint| {
+                claim(hint, &mut |block| {
+                    block.all_fences(|fence| {
+                        self.fences.ordered(stream, fence)
+                            || asked.ask(&self.fences, fence).unwrap_or_else(|error| {
+                                failure = Some(error);
+                                false
+                            })
+                    })
+                })
+            };
+            if let Some(grant) = device.shards.take(stream, key, ask, &guard) {
+                return Ok(Some((grant, Layer::Shard)));
+            }
+            if let Some(error) = failure {
+                return Err(error.into());
+            }
+        }
+        // A miss: the time to make room where hints were lost.
+        let stale = |hint| blocks.is_stale(hint);
+        if let Some(cache) = cache {
+            cache.make_room(stale, &guard);
+        }
+        device.shards.make_room(stream, stale, &guard);
+        Ok(None)
+    }
+
+    fn from_arena<'c>(
+        &'c self,
+        device: &'c Device,
+        request: Request,
+        enter: Enter,
+    ) -> Result<Grant<'c>> {
+        let mut arena = self.enter(device, enter)?;
+        let outcome = arena.allocate(request);
+        drop(arena);
+        match outcome {
+            Ok((index, word)) => {
+                Ok(Grant { block: device.blocks.at(index), hint: word.hint(index) })
+            }
+            Err(Denied::Driver(error)) => Err(error.into()),
+            Err(Denied::Descriptors) => Err(Error::TooManyBlocks { device: device.id }),
+            Err(Denied::OutOfMemory { largest_free, free }) => {
+                Err(Error::OutOfMemory(Box::new(OutOfMemory {
+                    device: device.id,
+                    stream: request.stream,
+                    requested: request.requested,
+                    live: self.live_bytes(device),
+                    reserved: device.gauge.reserved(),
+                    limit: device.limit,
+                    free,
+                    largest_free,
+                })))
+            }
+        }
+    }
+
+    fn enter<'c>(&self, device: &'c Device, enter: Enter) -> Result<MutexGuard<'c, Arena>> {
+        match enter {
+            Enter::Wait => Ok(lock(&device.arena)),
+            Enter::Try => match device.arena.try_lock() {
+                Ok(arena) => Ok(arena),
+                Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => Err(Error::Busy { device: device.id }),
+            },
+        }
+    }
+
+    /// Requested bytes of the blocks that users hold on a device. Walks the arena.
+    pub fn live_bytes(&self, device: &Device) -> u64 {
+        lock(&device.arena).live_bytes()
+    }
+}
+
+/// Where an allocation was served.
+#[derive(Clone, Copy)]
+enum Layer {
+    Stream,
+    Shard,
+    Heap,
+}
+
+impl Layer {
+    fn counter(self, counters: &Counters) -> &AtomicU64 {
+        match self {
+            Self::Stream => &counters.stream_hits,
+            Self::Shard => &counters.shard_hits,
+            Self::Heap => &counters.heap_hits,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The end of a pool: the last handle closes it, the last block gives the memory back.
+
+use super::Core;
+use crate::sync::{Arc, Ordering, lock};
+use rayon::prelude::*;
+
+impl Core {
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn add_handle(&self) {
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn drop_handle(&self) {
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.close();
+        }
+    }
+
+    /// The last handle is gone: nobody allocates any more. When no block is held the memory goes
+    /// back to the driver now; else the last late free gives it back.
+    fn close(&self) {
+        *lock(&self.anchor) = Some(self.share());
+        self.closed.store(true, Ordering::SeqCst);
+        self.give_back_if_idle();
+    }
+
+    /// A block was freed after its pool had closed. Looking whether it was the last takes a walk
+    /// over all extents, so it is done each time that half of those seen last have gone.
+    pub(super) fn settle_late_free(&self) {
+        let late = self.late.fetch_sub(1, Ordering::AcqRel);
+        if late <= 1 {
+            self.give_back_if_idle();
+        }
+    }
+
+    /// Gives all memory back to the driver if the pool is closed and no block is held. A free that
+    /// did not see the pool close is not lost: its thread looks again when it ends its lease.
+    pub fn give_back_if_idle(&self) {
+        let mut anchor = lock(&self.anchor);
+        if anchor.is_none() {
+            return;
+        }
+        let live: u64 = self.devices.iter().map(|device| lock(&device.arena).live_blocks()).sum();
+        if live > 0 {
+            self.late.store(live.div_ceil(2) as i64, Ordering::Release);
+            return;
+        }
+        self.devices.par_iter().for_each(|device| {
+            if lock(&device.arena).empty() {
+                let (base, bytes) = (device.blocks.base(), device.blocks.reservation());
+                // Refused only by a driver that is going away, and the reservation with it.
+                let _ = self.driver.unreserve(device.id, base, bytes);
+            }
+        });
+        self.fences.destroy();
+        // Callers keep the core alive by a handle, a lease or a reference of their own.
+        let last = anchor.take();
+        drop(anchor);
+        drop(last);
+    }
+}
+
+/// A user's share in the core: pools and streams hold one.
+pub(crate) struct Handle(Arc<Core>);
+
+impl Handle {
+    pub fn new(core: Arc<Core>) -> Self {
+        core.add_handle();
+        Self(core)
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.drop_handle();
+    }
+}
+
+impl std::ops::Deref for Handle {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        &self.0
+    }
+}

@@ -1,0 +1,174 @@
+//! The pool's core: one allocation and one free, from layer to layer.
+//!
+//! ```text
+//! allocate   thread cache → stream cache → shards (known order) → shards (asking) → arena
+//! free       stamp → Cached → thread cache | stream cache | shards, and a note to the arena
+//! ```
+//!
+//! Lock-free: a hit in the thread cache, the stream cache, or the shards by a known order; every
+//! free. Not: a thread's first call (it leases a cache), a hit that asks the driver, and a miss,
+//! which enters the arena.
+
+mod allocate;
+mod free;
+mod life;
+
+pub(crate) use life::Handle;
+
+use crate::block::{Descriptor, Hint, StreamId};
+use crate::cache::HintCache;
+use crate::cache::thread::ThreadCache;
+use crate::config::Settings;
+use crate::driver::{DeviceId, Driver};
+use crate::error::{Error, Result};
+use crate::fence::Fences;
+use crate::heap::{Arena, Blocks, Gauge};
+use crate::shard::Shards;
+use crate::stats::Counters;
+use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, lock};
+use crate::table::Table;
+use std::sync::Weak;
+
+/// One device's part of the pool.
+pub struct Device {
+    pub id: DeviceId,
+    pub blocks: Arc<Blocks>,
+    pub arena: Mutex<Arena>,
+    pub shards: Shards,
+    pub gauge: Arc<Gauge>,
+    pub limit: u64,
+}
+
+/// Everything that streams, buffers and threads share.
+pub struct Core {
+    pub driver: Arc<dyn Driver>,
+    pub fences: Arc<Fences>,
+    pub devices: Box<[Arc<Device>]>,
+    caches: Table<HintCache>,
+    pub settings: Settings,
+    /// Every thread cache ever leased, and those that no thread holds now.
+    leases: Mutex<Leases>,
+    /// Counts of threads whose local storage is gone.
+    strays: Counters,
+    /// Pools and streams that users hold; the last one closes the core.
+    handles: AtomicU64,
+    closed: AtomicBool,
+    /// Late frees to come until it is worth looking whether any block is still held.
+    late: AtomicI64,
+    /// Keeps a closed core alive while blocks are held.
+    anchor: Mutex<Option<Arc<Core>>>,
+    me: Weak<Core>,
+}
+
+#[derive(Default)]
+struct Leases {
+    all: Vec<Arc<ThreadCache>>,
+    idle: Vec<Arc<ThreadCache>>,
+}
+
+/// A block in a user's hands: its descriptor and the hint that its next free makes good.
+#[derive(Clone, Copy)]
+pub struct Grant<'c> {
+    pub block: &'c Descriptor,
+    pub hint: Hint,
+}
+
+/// Whether a miss waits for the arena.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Enter {
+    Wait,
+    Try,
+}
+
+impl Core {
+    pub fn new(
+        driver: Arc<dyn Driver>,
+        fences: Arc<Fences>,
+        devices: Box<[Arc<Device>]>,
+        settings: Settings,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            driver,
+            fences,
+            devices,
+            caches: Table::new(1 << 16),
+            settings,
+            leases: Mutex::new(Leases::default()),
+            strays: Counters::default(),
+            handles: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            late: AtomicI64::new(0),
+            anchor: Mutex::new(None),
+            me: Weak::clone(me),
+        })
+    }
+
+    /// A new reference to this core.
+    pub fn share(&self) -> Arc<Self> {
+        self.me.upgrade().expect("a core that is in use")
+    }
+
+    pub fn device(&self, id: DeviceId) -> Result<&Arc<Device>> {
+        self.devices
+            .get(usize::from(id.0))
+            .ok_or(Error::NoSuchDevice { device: id, count: self.devices.len() as u16 })
+    }
+
+    /// The device whose reservation holds `address`.
+    pub fn device_at(&self, address: u64) -> Option<&Device> {
+        self.devices.iter().map(|device| &**device).find(|device| device.blocks.contains(address))
+    }
+
+    fn stream_cache(&self, stream: StreamId) -> Option<&HintCache> {
+        self.caches.get(u32::from(stream.get()))
+    }
+
+    /// Makes the stream's cache; its table comes with its first miss.
+    pub fn open_stream(&self, stream: StreamId) -> bool {
+        self.caches.get_or_create(u32::from(stream.get())).is_some()
+    }
+
+    /// Ends a stream: its cache is dropped (hints only), its last seal recorded.
+    pub fn close_stream(&self, stream: StreamId) {
+        if let Some(cache) = self.stream_cache(stream) {
+            cache.clear();
+        }
+        self.fences.retire(stream);
+    }
+
+    pub fn lease(&self) -> Arc<ThreadCache> {
+        let mut leases = lock(&self.leases);
+        leases.idle.pop().unwrap_or_else(|| {
+            let cache = Arc::new(ThreadCache::new());
+            leases.all.push(Arc::clone(&cache));
+            cache
+        })
+    }
+
+    pub fn give_back(&self, cache: Arc<ThreadCache>) {
+        lock(&self.leases).idle.push(cache);
+    }
+
+    /// Calls `each` with the counters of every thread there ever was.
+    pub fn for_each_counters(&self, mut each: impl FnMut(&Counters)) {
+        let leases = lock(&self.leases);
+        leases.all.iter().for_each(|cache| each(&cache.counters));
+        each(&self.strays);
+    }
+
+    /// Host memory of caches, tables, fences and arenas, in bytes.
+    pub fn bookkeeping(&self) -> u64 {
+        let streams: u64 = self.caches.records().map(HintCache::bytes).sum();
+        let leases: u64 = lock(&self.leases).all.iter().map(|cache| cache.bytes()).sum();
+        let devices: u64 = self
+            .devices
+            .iter()
+            .map(|device| {
+                device.blocks.bookkeeping()
+                    + device.shards.bytes()
+                    + lock(&device.arena).bookkeeping()
+            })
+            .sum();
+        streams + leases + devices + self.caches.bytes() + self.fences.bytes()
+    }
+}
