@@ -1,5 +1,7 @@
 //! Millpond: a lock-free, multi-stream, multi-GPU device-memory pool.
 #![warn(missing_docs)]
+// The models see through `internals` what users do not.
+#![cfg_attr(loom, allow(missing_docs, private_bounds, private_interfaces))]
 
 mod block;
 mod buffer;
@@ -10,6 +12,9 @@ pub mod driver;
 mod error;
 mod fence;
 mod heap;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod internals;
 mod lease;
 mod pool;
 mod shard;

@@ -6,34 +6,36 @@
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Records a chunk. Small under loom, where every atomic is tracked.
-#[cfg(not(loom))]
-const CHUNK_BITS: u32 = 8;
-#[cfg(loom)]
-const CHUNK_BITS: u32 = 2;
-const CHUNK: usize = 1 << CHUNK_BITS;
+/// Chunks a table may have at most: as many as its limit asks for, few under loom.
+const MOST: usize = if cfg!(loom) { 32 } else { usize::MAX };
 
-/// A growing table of `T` with stable addresses.
-pub struct Table<T> {
+/// A growing table of `T` with stable addresses, in chunks of `2^BITS` records.
+pub struct Table<T, const BITS: u32 = 8> {
     chunks: Box<[AtomicPtr<T>]>,
 }
 
-impl<T: Default> Table<T> {
+impl<T, const BITS: u32> Table<T, BITS> {
+    /// Records a chunk. Few under loom, where every atomic is tracked.
+    const CHUNK_BITS: u32 = if cfg!(loom) { 2 } else { BITS };
+    const CHUNK: usize = 1 << Self::CHUNK_BITS;
+}
+
+impl<T: Default, const BITS: u32> Table<T, BITS> {
     /// A table for indexes below `limit` (rounded up to whole chunks).
     pub fn new(limit: usize) -> Self {
-        let chunks = limit.div_ceil(CHUNK);
+        let chunks = limit.div_ceil(Self::CHUNK).min(MOST);
         Self { chunks: (0..chunks).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect() }
     }
 
     /// One past the largest index the table can hold.
     pub fn limit(&self) -> usize {
-        self.chunks.len() * CHUNK
+        self.chunks.len() * Self::CHUNK
     }
 
     /// The record at `index`, if its chunk exists.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&T> {
-        let chunk = self.chunks.get(index as usize >> CHUNK_BITS)?;
+        let chunk = self.chunks.get(index as usize >> Self::CHUNK_BITS)?;
         // Acquire pairs with the release of the publishing CAS in `get_or_create`.
         let records = chunk.load(Ordering::Acquire);
         if records.is_null() {
@@ -41,15 +43,15 @@ impl<T: Default> Table<T> {
         }
         // SAFETY: a non-null pointer is a published chunk of CHUNK initialised records, which is
         // freed only by `drop`; the offset is below CHUNK.
-        Some(unsafe { &*records.add(index as usize & (CHUNK - 1)) })
+        Some(unsafe { &*records.add(index as usize & (Self::CHUNK - 1)) })
     }
 
     /// The record at `index`, its chunk created when it does not exist yet (allocates host memory).
     /// `None` when `index` is at or above [`Table::limit`].
     pub fn get_or_create(&self, index: u32) -> Option<&T> {
-        let chunk = self.chunks.get(index as usize >> CHUNK_BITS)?;
+        let chunk = self.chunks.get(index as usize >> Self::CHUNK_BITS)?;
         if chunk.load(Ordering::Acquire).is_null() {
-            let records: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
+            let records: Box<[T]> = (0..Self::CHUNK).map(|_| T::default()).collect();
             let fresh = Box::into_raw(records).cast::<T>();
             // Release publishes the initialised records to the acquire loads of `get`.
             let won = chunk.compare_exchange(
@@ -61,7 +63,9 @@ impl<T: Default> Table<T> {
             if won.is_err() {
                 // SAFETY: the CAS failed, so `fresh` was never shared; it came from a boxed slice
                 // of CHUNK records.
-                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(fresh, CHUNK)) });
+                drop(unsafe {
+                    Box::from_raw(std::ptr::slice_from_raw_parts_mut(fresh, Self::CHUNK))
+                });
             }
         }
         self.get(index)
@@ -69,38 +73,40 @@ impl<T: Default> Table<T> {
 
     /// The records of every chunk that exists.
     pub fn records(&self) -> impl Iterator<Item = &T> {
-        (0..self.limit() as u32).step_by(CHUNK).filter_map(|first| self.get(first)).flat_map(
-            |first| {
-                // SAFETY: `first` is the first of a published chunk of CHUNK records.
-                unsafe { std::slice::from_raw_parts(first, CHUNK) }
-            },
-        )
+        self.chunks.iter().flat_map(|chunk| {
+            let records = chunk.load(Ordering::Acquire);
+            let count = if records.is_null() { 0 } else { Self::CHUNK };
+            // SAFETY: as in `get`, for the whole chunk.
+            (0..count).map(move |place| unsafe { &*records.add(place) })
+        })
     }
 
     /// Host memory held, in bytes.
     pub fn bytes(&self) -> u64 {
         let used = self.chunks.iter().filter(|c| !c.load(Ordering::Relaxed).is_null()).count();
-        (size_of_val(&*self.chunks) + used * CHUNK * size_of::<T>()) as u64
+        (size_of_val(&*self.chunks) + used * Self::CHUNK * size_of::<T>()) as u64
     }
 }
 
-impl<T> Drop for Table<T> {
+impl<T, const BITS: u32> Drop for Table<T, BITS> {
     fn drop(&mut self) {
         for chunk in &self.chunks {
             let records = chunk.load(Ordering::Acquire);
             if !records.is_null() {
                 // SAFETY: a published chunk came from a boxed slice of CHUNK records, and `&mut
                 // self` says that nobody holds a reference into it.
-                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(records, CHUNK)) });
+                drop(unsafe {
+                    Box::from_raw(std::ptr::slice_from_raw_parts_mut(records, Self::CHUNK))
+                });
             }
         }
     }
 }
 
 // SAFETY: the table owns its records and hands out shared references only.
-unsafe impl<T: Send> Send for Table<T> {}
+unsafe impl<T: Send, const BITS: u32> Send for Table<T, BITS> {}
 // SAFETY: as above; several threads may hold `&T`.
-unsafe impl<T: Send + Sync> Sync for Table<T> {}
+unsafe impl<T: Send + Sync, const BITS: u32> Sync for Table<T, BITS> {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

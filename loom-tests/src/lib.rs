@@ -1,1 +1,85 @@
-//! stub
+//! Loom models of millpond's concurrent structures, over the shipped code.
+//!
+//! Every model is a test named after the race it looks for. Its text says which interleaving would
+//! be the bug, and it asserts that it reached the outcomes it is about (an [`Outcomes`] counts them
+//! over all executions). Every role is a spawned thread and the main thread only sets up, joins and
+//! looks: with a role in the main thread loom 0.7 can explore one interleaving and say nothing
+//! (tokio-rs/loom#392).
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom --cfg crossbeam_loom -C debug-assertions" LOOM_MAX_BRANCHES=10000 \
+//!     LOOM_MAX_PREEMPTIONS=2 cargo test -p loom-tests --release --target-dir target/loom
+//! ```
+//!
+//! A larger `LOOM_MAX_PREEMPTIONS` explores more. Without `--cfg loom` this crate is empty.
+//! `mutants.sh` plants mistakes in the library, one at a time, and checks that the model that is
+//! there for it fails by the assertion that is there for it.
+#![cfg(loom)]
+
+pub mod device;
+pub mod driver;
+
+use loom::model::Builder;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Preemptions a model explores when the environment does not say.
+const PREEMPTIONS: usize = 2;
+
+/// Explores every interleaving of `body`, and says how many there were.
+pub fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) {
+    explore_within(usize::MAX, name, body);
+}
+
+/// As [`explore`], with at most `preemptions` of them whatever the environment says: for models
+/// whose roles pass through the host epochs, which multiply the interleavings.
+pub fn explore_within(preemptions: usize, name: &str, body: impl Fn() + Send + Sync + 'static) {
+    let executions = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&executions);
+    let mut builder = Builder::new();
+    builder.preemption_bound =
+        Some(builder.preemption_bound.unwrap_or(PREEMPTIONS).min(preemptions));
+    builder.check(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        body();
+    });
+    let executions = executions.load(Ordering::Relaxed);
+    // Not `println!`, which the test harness keeps to itself.
+    let _ = writeln!(std::io::stdout(), "model {name}: {executions} executions");
+    assert!(executions > 1, "model {name} explored one interleaving only");
+}
+
+/// Starts a role of a model.
+pub fn role<T: 'static>(body: impl FnOnce() -> T + 'static) -> loom::thread::JoinHandle<T> {
+    loom::thread::spawn(body)
+}
+
+/// Which outcomes a model has reached, over all its executions; lives outside the model.
+#[derive(Default)]
+pub struct Outcomes(AtomicU64);
+
+impl Outcomes {
+    /// No outcome yet.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Marks outcome `number`.
+    pub fn reached(&self, number: u32) {
+        self.0.fetch_or(1 << number, Ordering::Relaxed);
+    }
+
+    /// Marks outcome `number` if it was one.
+    pub fn reached_if(&self, number: u32, was: bool) {
+        if was {
+            self.reached(number);
+        }
+    }
+
+    /// Asserts that outcomes `0..count` were all reached.
+    pub fn assert_all(&self, count: u32) {
+        let seen = self.0.load(Ordering::Relaxed);
+        assert_eq!(seen, (1 << count) - 1, "outcomes never reached (bit mask {seen:b})");
+    }
+}

@@ -13,11 +13,12 @@ use crate::block::Hint;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_epoch::{self as epoch, Atomic, Guard, Owned, Shared};
 
-const SLOTS: usize = 15;
+/// Hints of a line. Few under loom, as everything that is searched.
+const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
 /// Hints of a full line that are looked at for stale ones.
 const SAMPLE: usize = 4;
 /// Lines that one size may spread over.
-const PROBES: usize = 8;
+const PROBES: usize = if cfg!(loom) { 2 } else { 8 };
 
 #[repr(align(128))]
 struct Line {
@@ -166,7 +167,7 @@ impl Default for HintCache {
 }
 
 impl HintCache {
-    const FIRST: usize = 8;
+    const FIRST: usize = if cfg!(loom) { 1 } else { 8 };
     const MOST: usize = 4096;
 
     fn load<'g>(&self, guard: &'g Guard) -> Option<&'g Bins> {

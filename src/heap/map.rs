@@ -55,7 +55,7 @@ pub(crate) struct PageMap {
 impl PageMap {
     pub fn new(reservation_bytes: u64) -> Self {
         let roots = reservation_bytes.div_ceil(1 << SPANS[0]) as usize;
-        Self { roots: Table::new(roots), nodes: Table::new(1 << 24), used: AtomicU32::new(0) }
+        Self { roots: Table::new(roots), nodes: Table::new(1 << 20), used: AtomicU32::new(0) }
     }
 
     /// The descriptor last published at or near `offset`: the caller checks that it is the block's.

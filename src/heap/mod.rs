@@ -26,7 +26,7 @@ use map::PageMap;
 
 /// The part of a heap that any thread may use at any time. Lock-free.
 pub struct Blocks {
-    table: Table<Descriptor>,
+    table: Table<Descriptor, 10>,
     /// Head of the list of freed blocks that the arena's index does not hold yet. Pushed by the
     /// freeing thread, taken as a whole by the arena: no ABA.
     notes: AtomicU32,
@@ -54,7 +54,7 @@ impl Blocks {
         self.table.get(index).expect("a descriptor that was never made")
     }
 
-    fn create(&self, index: u32) -> Option<&Descriptor> {
+    pub fn create(&self, index: u32) -> Option<&Descriptor> {
         self.table.get_or_create(index)
     }
 
@@ -103,7 +103,7 @@ impl Blocks {
     }
 
     /// Takes the whole list of notes. Arena only.
-    fn take_notes(&self) -> u32 {
+    pub fn take_notes(&self) -> u32 {
         if self.notes.load(Ordering::Relaxed) == 0 {
             return 0;
         }

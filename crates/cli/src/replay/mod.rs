@@ -3,6 +3,7 @@
 mod calls;
 mod crew;
 mod driver;
+mod first;
 mod human;
 mod machine;
 mod program;
@@ -15,17 +16,15 @@ use crate::args::{DriverName, ReplayArgs};
 use crate::exit::Outcome;
 use crate::output;
 use anyhow::bail;
-use calls::Reading;
 use crew::{Answer, Crew, Job, Stage};
+use first::First;
 use indicatif::ProgressBar;
 use machine::Machine;
-use millpond::Stats;
-use millpond_trace::{Summary, Trace};
+use millpond_trace::Trace;
 use program::Program;
-use record::{Cold, CrossStream, DeviceRecord, Hits, Record, Warm};
+use record::{Record, Warm};
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
-use timing::Samples;
+use std::sync::Arc;
 
 /// Hazards that are told in words.
 const HAZARDS_SHOWN: usize = 5;
@@ -43,10 +42,18 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
     }
     let bar = output::progress(args.traces.len() as u64 * u64::from(args.repeat), "replay");
     let mut records = Vec::new();
+    let outcome = all(args, &bar, &mut records);
+    // Whatever is reported now must not run into the bar.
+    bar.finish_and_clear();
+    human::print(&records, args.oracle)?;
+    outcome
+}
+
+/// Replays the traces in turn, and prints the figures as JSON or keeps them for tables.
+fn all(args: &ReplayArgs, bar: &ProgressBar, records: &mut Vec<Record>) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::Done;
     for path in &args.traces {
-        let Replayed { record, hazards, out_of_memory } =
-            bar_cleared(replay(path, args, &bar), &bar)?;
+        let Replayed { record, hazards, out_of_memory } = replay(path, args, bar)?;
         for hazard in &hazards {
             bar.suspend(|| eprintln!("{}: hazard: {hazard}", record.trace));
         }
@@ -59,16 +66,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<Outcome> {
             records.push(record);
         }
     }
-    bar.finish_and_clear();
-    if !args.json {
-        human::print(&records)?;
-    }
     Ok(outcome)
-}
-
-/// Takes the bar off the terminal before an error is reported there.
-fn bar_cleared<T>(result: anyhow::Result<T>, bar: &ProgressBar) -> anyhow::Result<T> {
-    result.inspect_err(|_| bar.finish_and_clear())
 }
 
 /// A trace's figures, and what makes the command fail.
@@ -109,104 +107,21 @@ fn replay(path: &Path, args: &ReplayArgs, bar: &ProgressBar) -> anyhow::Result<R
     }
     crew.end()?;
 
-    let sim = &machine.sim;
+    let first = First { before, after, stats, answers: first };
+    let record = first.record(&trace, &stage, args);
+    // The pool's end may show hazards, too: it gives all memory back.
+    let sim = machine.sim.clone();
+    drop(stage);
     let hazards = sim.hazards();
     let hazards = hazards.iter().take(HAZARDS_SHOWN).map(ToString::to_string).collect();
-    let first = First { before, after, stats, answers: first };
     let record = Record {
         warm: timing::median(&mut warm).map(|ns_per_op| Warm { ns_per_op }),
         hazards: args.oracle.then(|| sim.hazard_count()),
-        ..first.record(&trace, &stage, args)
+        ..record
     };
     Ok(Replayed { record, hazards, out_of_memory })
 }
 
 fn any_refused(answer: &Answer) -> bool {
     answer.refused.iter().any(|&refused| refused > 0)
-}
-
-/// What is known of a first replay.
-struct First {
-    before: Reading,
-    after: Reading,
-    stats: Stats,
-    answers: Vec<Answer>,
-}
-
-impl First {
-    /// The figures, but for later replays and for hazards.
-    fn record(self, trace: &Trace, stage: &Stage, args: &ReplayArgs) -> Record {
-        let summary = trace.summary();
-        let devices = self.devices(summary, stage);
-        let Self { before, after, stats, answers } = self;
-        let whole = after.since(&before);
-        // The first thread's marks count.
-        let half = answers.first().and_then(|answer| answer.half.as_ref());
-        let half = half.map(|half| after.since(half));
-        let steps = stage.program.half_steps as f64;
-        let (mut alloc, mut free) = (Samples::default(), Samples::default());
-        for answer in answers {
-            alloc.join(answer.alloc);
-            free.join(answer.free);
-        }
-        let empty = timing::empty_ns();
-        Record {
-            trace: trace.name().to_owned(),
-            mechanism: args.mechanism.name(),
-            driver: "sim",
-            reuse: args.reuse.name(),
-            lag: args.lag,
-            threads: args.threads,
-            repeat: args.repeat,
-            ops: summary.counts.ops(),
-            allocs_and_frees: stage.program.calls(),
-            steps: summary.counts.steps,
-            peak_live_bytes: devices.iter().map(|device| device.peak_live_bytes).sum(),
-            peak_reserved_bytes: devices.iter().map(|device| device.peak_reserved_bytes).sum(),
-            devices,
-            cold: Cold { alloc_ns: alloc.distribution(empty), free_ns: free.distribution(empty) },
-            warm: None,
-            driver_calls: whole.calls,
-            steady_memory_calls_per_step: half.map(|half| half.calls.memory() as f64 / steps),
-            steady_event_calls_per_step: half.map(|half| half.calls.events() as f64 / steps),
-            driver_ns: whole.driver_ns,
-            steady_driver_ns_per_step: half.map(|half| half.driver_ns as f64 / steps),
-            cross_stream: cross_stream(&stats, whole.calls.stream_wait),
-            hits: Hits {
-                thread: stats.hits.thread,
-                stream: stats.hits.stream,
-                shard: stats.hits.shard,
-                heap: stats.hits.heap,
-            },
-            hazards: None,
-            bookkeeping_bytes: stats.bookkeeping_bytes,
-            trace_waits: whole.trace_waits,
-        }
-    }
-
-    fn devices(&self, summary: &Summary, stage: &Stage) -> Vec<DeviceRecord> {
-        let parts = summary.devices.iter().zip(&self.stats.devices);
-        let parts = parts.zip(stage.gauges.iter().zip(&stage.machine.limits));
-        parts
-            .enumerate()
-            .map(|(index, ((device, stats), (gauge, &limit)))| {
-                let gauge = gauge.lock().unwrap_or_else(PoisonError::into_inner);
-                let oom = self.answers.iter().filter_map(|answer| answer.refused.get(index)).sum();
-                DeviceRecord::new(
-                    device.ordinal,
-                    limit,
-                    gauge.peak_live,
-                    gauge.waste_at_peak,
-                    stats.peak_reserved_bytes,
-                    oom,
-                )
-            })
-            .collect()
-    }
-}
-
-/// The pool does not count the blocks that pass between streams: `hits` is not known. All stream
-/// waits other than the trace's own are the pool's.
-fn cross_stream(_: &Stats, waits: u64) -> CrossStream {
-    CrossStream { hits: None, waits }
 }

@@ -203,10 +203,8 @@ mod tests {
     #[test]
     fn the_half_is_marked() {
         let half = |steps: usize| {
-            let text = "m step 0\na 1 0 0 1\nf 1 0\n";
-            let text: String =
-                (0..steps).map(|n| text.replace('1', &(n + 1).to_string())).collect();
-            // Sizes and ids alike are replaced; what counts is where the mark stands.
+            let step = |n: usize| format!("m step {n}\na {n} 0 0 8\nm phase backward\nf {n} 0\n");
+            let text: String = (0..steps).map(step).collect();
             let program = compile(&text);
             let before = program.ops.iter().position(|op| *op == Op::Half);
             (program.half_steps, before.map(|at| at / 2))

@@ -4,8 +4,8 @@ use super::calls::DriverCalls;
 use super::timing::Distribution;
 use serde::Serialize;
 
-/// One trace's figures. Memory, hits and driver calls are those of the first replay, up to the end
-/// of the trace.
+/// One trace's figures. Memory, hits and driver calls are those of the first replay up to the
+/// trace's end, without the calls of the trace's own waits.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Record {
     pub trace: String,
@@ -98,7 +98,7 @@ pub(super) struct Warm {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct CrossStream {
     /// Blocks that one stream got from another.
-    pub hits: Option<u64>,
+    pub hits: u64,
     /// Stream waits that the pool inserted for it.
     pub waits: u64,
 }

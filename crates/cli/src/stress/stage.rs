@@ -132,7 +132,7 @@ impl Stage {
             turn.machine().wait(send, compute)?;
             if let Some(block) = saved.last().and_then(Option::as_ref) {
                 turn.machine().check(block, send)?;
-                block.memory.last_use(send)?;
+                turn.done(block, send)?;
             }
         }
         self.saved.insert(microbatch, (saved, compute.clone()));
@@ -219,9 +219,11 @@ impl Turn<'_> {
         Ok(block.memory.record_use(stream)?)
     }
 
-    /// A stream has touched a block for the last time; or it says so only at the free.
+    /// A stream has touched a block for the last time; or it says so only at the free. The block's
+    /// own stream has yet to check it.
     fn done(&mut self, block: &Block, stream: &Stream) -> Result<(), Halt> {
-        if self.rng.once_in(3) {
+        let own = block.home.as_ref().is_some_and(|home| home.id() == stream.id());
+        if self.rng.once_in(3) || own {
             block.memory.record_use(stream)?;
         } else {
             block.memory.last_use(stream)?;

@@ -1,0 +1,223 @@
+//! A device of two pages and the pool's core over it, for models of the heap.
+
+use crate::driver::ModelDriver;
+use millpond::StreamId;
+use millpond::driver::{DeviceId, Driver, StreamHandle};
+use millpond::internals::{
+    Arena, Blocks, Core, Denied, Device, Enter, Fence, Fences, Gauge, Grant, Hint, Layout, Request,
+    Settings, Shards,
+};
+use millpond::{Error, Reuse};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A stream: its id and its driver's handle.
+#[derive(Clone, Copy)]
+pub struct Stream {
+    /// Its id in the pool.
+    pub id: StreamId,
+    /// Its handle in the driver.
+    pub handle: StreamHandle,
+}
+
+/// The fences of a pool over a model driver, with streams.
+pub struct Streams {
+    /// The driver.
+    pub driver: Arc<ModelDriver>,
+    /// The fences.
+    pub fences: Arc<Fences>,
+}
+
+impl Streams {
+    /// Fences without a stream yet.
+    pub fn new() -> Arc<Self> {
+        let driver = Arc::new(ModelDriver::default());
+        let fences = Arc::new(Fences::new(driver.clone()));
+        Arc::new(Self { driver, fences })
+    }
+
+    /// A new stream, whose handle the pool destroys.
+    pub fn open(&self) -> Stream {
+        let handle = self.driver.create_stream(DeviceId(0)).expect("a stream");
+        let id = self.fences.register(DeviceId(0), handle, true).expect("an id");
+        Stream { id, handle }
+    }
+
+    /// Work on a stream, and the fence of all it was given up to then: what a free does.
+    pub fn work(&self, on: Stream, work: u32) -> Fence {
+        self.driver.work(on.handle, work);
+        self.fences.stamp(on.id)
+    }
+
+    /// Seals, wherever a seal is to be had.
+    pub fn seal(&self, fence: Fence) -> bool {
+        self.fences.seal(fence).expect("the driver refuses nothing")
+    }
+
+    /// Asks once whether a fence has completed.
+    pub fn poll(&self, fence: Fence) -> bool {
+        self.fences.poll(fence).expect("the driver refuses nothing")
+    }
+
+    /// Makes a stream wait for a fence.
+    pub fn wait(&self, to: Stream, fence: Fence) -> bool {
+        self.fences.wait(to.id, fence).expect("the driver refuses nothing")
+    }
+
+    /// Checks what the pool believes about `work`, whose fence is `fence`: if it takes work given
+    /// to `to` from now on as ordered after it, the driver agrees. Returns what the pool believes.
+    #[track_caller]
+    pub fn check_order(&self, to: Stream, from: Stream, work: u32, fence: Fence) -> bool {
+        let believed = self.fences.ordered(to.id, fence);
+        assert!(
+            !believed || self.driver.ordered(from.handle, work, to.handle),
+            "a stream claims an order it does not have"
+        );
+        believed
+    }
+
+    /// Checks that the pool takes `work`, whose fence is `fence`, as completed only if it is done.
+    #[track_caller]
+    pub fn check_completed(&self, from: Stream, work: u32, fence: Fence) -> bool {
+        let believed = self.fences.completed(fence);
+        assert!(
+            !believed || self.driver.is_done(from.handle, work),
+            "completed claims work that has not run"
+        );
+        believed
+    }
+}
+
+/// A pool over the model's one device.
+pub struct Pond {
+    /// Its streams.
+    pub streams: Arc<Streams>,
+    /// Its core.
+    pub core: Arc<Core>,
+}
+
+/// A page of memory; a block of one page is a large one.
+pub const PAGE: u64 = ModelDriver::PAGE;
+
+/// The stack on which an arena is built, in words.
+const STACK_WORDS: usize = 1 << 15;
+
+/// A block in a role's hands, free of borrows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its descriptor's index and tag.
+    pub hint: Hint,
+    /// Where it starts.
+    pub address: u64,
+}
+
+impl Pond {
+    /// A pool that may hold `pages` pages, in a large region of `span` pages. Counts as one of the
+    /// model's threads: an arena under construction needs a larger stack than loom's.
+    pub fn new(pages: u64, span: u64, reuse: Reuse) -> Arc<Self> {
+        let build = move || Self::build(pages, span, reuse);
+        let builder = loom::thread::Builder::new().stack_size(STACK_WORDS);
+        builder.spawn(build).expect("a thread").join().expect("a pool")
+    }
+
+    fn build(pages: u64, span: u64, reuse: Reuse) -> Arc<Self> {
+        let streams = Streams::new();
+        let driver: Arc<dyn Driver> = streams.driver.clone();
+        let layout = Layout {
+            page_bytes: PAGE,
+            small_bytes: PAGE,
+            large_bytes: span * PAGE,
+            limit: pages * PAGE,
+        };
+        let base = driver.reserve(DeviceId(0), 0).expect("address space");
+        let blocks = Arc::new(Blocks::new(base, layout.small_bytes + layout.large_bytes));
+        let gauge = Arc::new(Gauge::default());
+        let settings = Settings { reuse, host_wait: Duration::ZERO };
+        let arena = Arena::new(
+            driver.clone(),
+            DeviceId(0),
+            blocks.clone(),
+            streams.fences.clone(),
+            gauge.clone(),
+            layout,
+            settings,
+        )
+        .expect("descriptors for two regions");
+        let device = Device {
+            id: DeviceId(0),
+            blocks,
+            arena: loom::sync::Mutex::new(arena),
+            shards: Shards::default(),
+            gauge,
+            limit: layout.limit,
+        };
+        let devices = Box::new([Arc::new(device)]);
+        let core = Core::new(driver, streams.fences.clone(), devices, settings);
+        Arc::new(Self { streams, core })
+    }
+
+    /// A stream with a cache.
+    pub fn open(&self) -> Stream {
+        let stream = self.streams.open();
+        assert!(self.core.open_stream(stream.id));
+        stream
+    }
+
+    fn device(&self) -> &Device {
+        &self.core.devices[0]
+    }
+
+    /// The device's descriptors.
+    pub fn blocks(&self) -> &Blocks {
+        &self.device().blocks
+    }
+
+    fn held(&self, hint: Hint) -> Held {
+        Held { hint, address: self.blocks().at(hint.index()).address() }
+    }
+
+    /// Allocates through all layers. `None` when there is no memory.
+    pub fn allocate(&self, on: Stream, bytes: u64) -> Option<Held> {
+        match self.core.allocate(self.device(), on.id, bytes, Enter::Wait) {
+            Ok(grant) => Some(self.held(grant.hint)),
+            Err(Error::OutOfMemory(_)) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Allocates from the heap, past all caches. `None` when there is no memory.
+    pub fn allocate_in_arena(&self, on: Stream, bytes: u64) -> Option<Held> {
+        let mut arena = self.device().arena.lock().expect("nothing panicked in it");
+        match arena.allocate(Request { stream: on.id, bytes, requested: bytes }) {
+            Ok((index, word)) => Some(self.held(word.hint(index))),
+            Err(Denied::OutOfMemory { .. }) => None,
+            Err(denied) => panic!("{denied:?}"),
+        }
+    }
+
+    /// Claims the block that a hint leads to.
+    pub fn claim(&self, hint: Hint) -> Option<Held> {
+        Some(self.held(self.blocks().at(hint.index()).claim(hint)?))
+    }
+
+    /// Frees a block.
+    pub fn free(&self, held: Held) {
+        let block = self.blocks().at(held.hint.index());
+        self.core.free(self.device(), Grant { block, hint: held.hint });
+    }
+
+    /// Records that another stream uses a block until its free.
+    pub fn record_use(&self, held: Held, on: Stream) {
+        self.core.record_use(self.blocks().at(held.hint.index()), on.id);
+    }
+
+    /// Frees by address. False when the address is not allocated.
+    pub fn free_address(&self, address: u64) -> bool {
+        self.core.free_address(address).is_ok()
+    }
+
+    /// Checks the heap's invariants.
+    pub fn check_invariants(&self) {
+        self.device().arena.lock().expect("nothing panicked in it").check_invariants();
+    }
+}

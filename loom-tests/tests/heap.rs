@@ -1,0 +1,206 @@
+//! The arena against users who claim, use and free blocks without its lock.
+#![cfg(loom)]
+
+use loom_tests::device::{Held, PAGE, Pond};
+use loom_tests::{Outcomes, explore, role};
+use millpond::Reuse;
+use millpond::internals::{State, Word};
+use std::sync::Arc;
+
+/// A block of one page that was freed, whose note the arena has read, and that a user holds again
+/// by its hint.
+fn held_and_indexed(pond: &Arc<Pond>) -> (loom_tests::device::Stream, Held) {
+    let (s, t) = (pond.open(), pond.open());
+    let block = pond.allocate_in_arena(s, PAGE).unwrap();
+    pond.free(block);
+    let other = pond.allocate_in_arena(t, PAGE).unwrap();
+    assert_ne!(block.address, other.address, "a block of another stream was reused at once");
+    (s, pond.claim(block.hint).unwrap())
+}
+
+/// A user frees a block that is in the arena's index, while the arena comes across it.
+///
+/// The bugs would be: the free saw the block indexed and left no note, and the arena forgets it
+/// afterwards; or the block is noted although the index holds it.
+#[test]
+fn free_against_a_search() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("free_against_a_search", || {
+        let pond = Pond::new(4, 4, Reuse::SameStream);
+        let (s, block) = held_and_indexed(&pond);
+        let t = pond.open();
+        let on = pond.clone();
+        let free = role(move || on.free(block));
+        let on = pond.clone();
+        let search = role(move || on.allocate_in_arena(t, PAGE).unwrap());
+        free.join().unwrap();
+        let other = search.join().unwrap();
+        assert_ne!(other.address, block.address, "a block of another stream was reused");
+
+        let blocks = pond.blocks();
+        assert!(blocks.at(block.hint.index()).word().has(Word::INDEXED));
+        let noted = blocks.take_notes() == block.hint.index();
+        let indexed = pond.allocate_in_arena(s, PAGE).unwrap().address == block.address;
+        assert!(noted || indexed, "a freed block is neither noted nor in the index");
+        assert!(!noted || !indexed, "a freed block is noted and in the index");
+        SEEN.reached(u32::from(noted));
+        pond.check_invariants();
+    });
+    SEEN.assert_all(2);
+}
+
+/// A user frees a block while the arena merges it into its neighbour below, and cuts the result.
+///
+/// The bug would be: the descriptor merged away describes another block while its note is still to
+/// be pushed, or waits in the list; its next note then goes over a link in use.
+#[test]
+fn note_against_a_merge() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("note_against_a_merge", || {
+        let pond = Pond::new(4, 4, Reuse::SameStream);
+        let s = pond.open();
+        let [low, high] = [(); 2].map(|()| pond.allocate_in_arena(s, PAGE).unwrap());
+        assert_eq!(low.address + PAGE, high.address);
+        pond.free(low);
+        let on = pond.clone();
+        let free = role(move || on.free(high));
+        let on = pond.clone();
+        let arena = role(move || {
+            let bytes = PAGE + PAGE / 2;
+            let block = on.allocate_in_arena(s, bytes).expect("pages are left");
+            let descriptor = on.blocks().at(high.hint.index());
+            let (word, address) = (descriptor.word(), descriptor.address());
+            assert!(
+                !word.has(Word::INDEXED) || address == high.address,
+                "a descriptor is reused while its note waits"
+            );
+            SEEN.reached(if block.address == low.address { 0 } else { 1 });
+            SEEN.reached_if(2, word.state() == State::Spare && word.has(Word::INDEXED));
+            block
+        });
+        free.join().unwrap();
+        pond.free(arena.join().unwrap());
+        pond.check_invariants();
+        let all = pond.allocate_in_arena(s, 4 * PAGE).expect("all memory is free");
+        assert_eq!(all.address, low.address);
+        pond.check_invariants();
+    });
+    SEEN.assert_all(3);
+}
+
+/// While the arena looks at a cached block's fences, the block's own stream takes it, hands it to
+/// another stream, and frees it.
+///
+/// The bug would be: the arena claims the block by a word read after the second free, with the
+/// fences of the first, and hands it out over work that is still to run.
+#[test]
+fn block_used_between_look_and_claim() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("block_used_between_look_and_claim", || {
+        let pond = Pond::new(2, 2, Reuse::SameStream);
+        let (s, u) = (pond.open(), pond.open());
+        let block = pond.allocate_in_arena(s, PAGE).unwrap();
+        pond.free(block);
+        let on = pond.clone();
+        let user = role(move || {
+            let Some(held) = on.claim(block.hint) else { return false };
+            on.record_use(held, u);
+            on.streams.driver.work(u.handle, 9);
+            on.free(held);
+            true
+        });
+        let on = pond.clone();
+        let arena = role(move || on.allocate_in_arena(s, PAGE).expect("a page is left besides"));
+        let (used, held) = (user.join().unwrap(), arena.join().unwrap());
+        let reused = held.address == block.address;
+        if used && reused {
+            let ordered = pond.streams.driver.ordered(u.handle, 9, s.handle);
+            assert!(ordered, "a block is handed out over work that is still to run");
+        }
+        SEEN.reached_if(0, used && !reused);
+        SEEN.reached_if(1, !used && reused);
+    });
+    SEEN.assert_all(2);
+}
+
+/// A block is freed just below an extent that the arena is about to grow.
+///
+/// The bug would be: the grown extent swallows the block after its fences were looked at, and is
+/// handed out over work of another stream that is still to run.
+#[test]
+fn free_below_a_growing_extent() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("free_below_a_growing_extent", || {
+        let pond = Pond::new(4, 4, Reuse::SameStream);
+        let (t, u) = (pond.open(), pond.open());
+        let bytes = PAGE + PAGE / 2;
+        // The rest of its second page is free, and was never used.
+        let block = pond.allocate_in_arena(u, bytes).unwrap();
+        pond.streams.driver.work(u.handle, 9);
+        let on = pond.clone();
+        let free = role(move || on.free(block));
+        let on = pond.clone();
+        let grow = role(move || on.allocate_in_arena(t, bytes).expect("pages are left"));
+        free.join().unwrap();
+        let grown = grow.join().unwrap();
+        assert!(
+            grown.address >= block.address + bytes,
+            "a grown extent is handed out over work that is still to run"
+        );
+        SEEN.reached_if(0, grown.address == block.address + bytes);
+        SEEN.reached(1);
+        pond.check_invariants();
+    });
+    SEEN.assert_all(2);
+}
+
+/// Two threads free one address.
+///
+/// The bug would be: both are told that it was theirs to free.
+#[test]
+fn two_frees_of_one_address() {
+    explore("two_frees_of_one_address", || {
+        let pond = Pond::new(2, 2, Reuse::SameStream);
+        let s = pond.open();
+        let block = pond.allocate_in_arena(s, PAGE).unwrap();
+        let frees = [(); 2].map(|()| {
+            let on = pond.clone();
+            role(move || on.free_address(block.address))
+        });
+        let freed = frees.into_iter().filter_map(|free| free.join().unwrap().then_some(()));
+        assert_eq!(freed.count(), 1, "one address was freed twice, or not at all");
+        assert!(pond.claim(block.hint).is_some());
+    });
+}
+
+/// A thread looks an address up while the arena publishes blocks around it.
+///
+/// The bug would be: a live block is not found, or another is found in its place.
+#[test]
+fn address_look_up_against_publish() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("address_look_up_against_publish", || {
+        let pond = Pond::new(2, 2, Reuse::SameStream);
+        let s = pond.open();
+        let first = pond.allocate_in_arena(s, PAGE + 512).unwrap();
+        let next = first.address + PAGE + 512;
+        let on = pond.clone();
+        let arena = role(move || on.allocate_in_arena(s, PAGE - 512).unwrap());
+        let on = pond.clone();
+        let look = role(move || {
+            let (index, ..) = on.blocks().find(first.address).expect("a live block is not found");
+            assert_eq!(index, first.hint.index(), "another block is found in its place");
+            let found = on.blocks().find(next);
+            SEEN.reached(u32::from(found.is_some()));
+            found.map(|(index, ..)| index)
+        });
+        let block = arena.join().unwrap();
+        assert_eq!(block.address, next);
+        if let Some(index) = look.join().unwrap() {
+            assert_eq!(index, block.hint.index(), "another block is found in its place");
+        }
+        let (index, ..) = pond.blocks().find(next).expect("a live block is not found");
+        assert_eq!(index, block.hint.index());
+    });
+    SEEN.assert_all(2);
+}

@@ -1,0 +1,16 @@
+//! What the loom models in `loom-tests` look at: the shipped structures themselves.
+
+pub use crate::block::{Descriptor, Fence, Hint, State, Word};
+pub use crate::cache::{HintCache, Probe};
+pub use crate::config::Settings;
+pub use crate::core::{Core, Device, Enter, Grant};
+pub use crate::fence::Fences;
+pub use crate::heap::{Arena, Blocks, Denied, Gauge, Layout, Request};
+pub use crate::shard::Shards;
+pub use crate::table::Table;
+
+/// Streams are known by what `Fences::register` gives out; models of single structures make up
+/// their own.
+pub const fn stream(number: u16) -> crate::StreamId {
+    crate::block::StreamId(number)
+}
