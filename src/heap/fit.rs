@@ -87,13 +87,12 @@ impl Arena {
                 let (state, size) = (self.block(index).word().state(), self.block(index).size());
                 if matches!(state, State::Free | State::Cached) {
                     if size >= request.bytes
-                        && best.is_none_or(|(b, _)| size < b)
+                        && best.is_none_or(|(b, i)| {
+                            (size, self.block(index).address()) < (b, self.block(i).address())
+                        })
                         && self.usable(index, request.stream, effort, asked)?
                     {
                         best = Some((size, index));
-                        if size == request.bytes {
-                            break;
-                        }
                     }
                 } else {
                     self.forget(index);
