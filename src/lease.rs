@@ -16,6 +16,7 @@ thread_local! {
     /// The core whose lease was used last, and the lease.
     static LAST: Cell<(*const Core, *const Lease)> =
         const { Cell::new((ptr::null(), ptr::null())) };
+    #[expect(clippy::vec_box, reason = "LAST points to leases: they must not move")]
     static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
 }
 

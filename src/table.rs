@@ -6,8 +6,8 @@
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Chunks a table may have at most: as many as its limit asks for, few under loom.
-const MOST: usize = if cfg!(loom) { 32 } else { usize::MAX };
+/// Chunks of a table under loom, however many its limit asks for.
+const LOOM_CHUNKS: usize = 32;
 
 /// A growing table of `T` with stable addresses, in chunks of `2^BITS` records.
 pub struct Table<T, const BITS: u32 = 8> {
@@ -23,13 +23,9 @@ impl<T, const BITS: u32> Table<T, BITS> {
 impl<T: Default, const BITS: u32> Table<T, BITS> {
     /// A table for indexes below `limit` (rounded up to whole chunks).
     pub fn new(limit: usize) -> Self {
-        let chunks = limit.div_ceil(Self::CHUNK).min(MOST);
+        let chunks = limit.div_ceil(Self::CHUNK);
+        let chunks = if cfg!(loom) { chunks.min(LOOM_CHUNKS) } else { chunks };
         Self { chunks: (0..chunks).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect() }
-    }
-
-    /// One past the largest index the table can hold.
-    pub fn limit(&self) -> usize {
-        self.chunks.len() * Self::CHUNK
     }
 
     /// The record at `index`, if its chunk exists.
@@ -47,7 +43,7 @@ impl<T: Default, const BITS: u32> Table<T, BITS> {
     }
 
     /// The record at `index`, its chunk created when it does not exist yet (allocates host memory).
-    /// `None` when `index` is at or above [`Table::limit`].
+    /// `None` when `index` is beyond the limit.
     pub fn get_or_create(&self, index: u32) -> Option<&T> {
         let chunk = self.chunks.get(index as usize >> Self::CHUNK_BITS)?;
         if chunk.load(Ordering::Acquire).is_null() {
@@ -121,7 +117,7 @@ mod tests {
         first.store(7, Ordering::Relaxed);
         assert!(std::ptr::eq(first, table.get(999).unwrap()));
         assert_eq!(table.get_or_create(998).unwrap().load(Ordering::Relaxed), 0);
-        assert!(table.get_or_create(table.limit() as u32).is_none());
+        assert!(table.get_or_create(1 << 20).is_none());
     }
 
     #[test]

@@ -64,11 +64,11 @@ impl Core {
         if let (Some(cache), true) = (lease, size::is_small(bytes)) {
             self.want(cache, stream, size::class_of(bytes));
         }
-        let (grant, layer) = match self.from_caches(lease, device, stream, key)? {
+        let (grant, layer) = match self.find_cached(lease, device, stream, key)? {
             Some(found) => found,
             None => {
                 let request = Request { stream, bytes: granted, requested: bytes };
-                (self.from_arena(device, request, enter)?, Layer::Heap)
+                (self.take_from_arena(device, request, enter)?, Layer::Heap)
             }
         };
         grant.block.set_requested(bytes);
@@ -99,7 +99,7 @@ impl Core {
     }
 
     /// A block of exactly this size from the stream's cache or the shards.
-    fn from_caches<'c>(
+    fn find_cached<'c>(
         &'c self,
         lease: Option<&Lease>,
         device: &'c Device,
@@ -181,7 +181,7 @@ impl Core {
         Ok(None)
     }
 
-    fn from_arena<'c>(
+    fn take_from_arena<'c>(
         &'c self,
         device: &'c Device,
         request: Request,

@@ -144,7 +144,7 @@ impl Builder {
         }
         let span = self.address_space;
         let refuse = |why| BuildError::AddressSpace { bytes: span, devices: capacities.len(), why };
-        if span == 0 || span % self.granularity != 0 {
+        if span == 0 || !span.is_multiple_of(self.granularity) {
             return Err(refuse("it is no multiple of the granularity"));
         }
         if capacities.iter().any(|capacity| *capacity > span) {

@@ -149,7 +149,7 @@ impl Memory {
     }
 
     fn granular(&self, what: &str, value: u64) -> Answer<()> {
-        if value == 0 || value % self.granularity != 0 {
+        if value == 0 || !value.is_multiple_of(self.granularity) {
             return Err(Refusal::invalid(format!(
                 "{what} {value:#x} is not a positive multiple of the granularity {:#x}",
                 self.granularity

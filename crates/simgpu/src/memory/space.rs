@@ -46,12 +46,11 @@ impl Space {
         if let Some(after) = self.free.remove(&(start + bytes)) {
             bytes += after;
         }
-        if let Some((&before, &length)) = self.free.range(..start).next_back() {
-            if before + length == start {
+        if let Some((&before, &length)) = self.free.range(..start).next_back()
+            && before + length == start {
                 start = before;
                 bytes += length;
             }
-        }
         self.free.insert(start, bytes);
     }
 }
