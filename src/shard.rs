@@ -9,8 +9,8 @@ use crate::cache::{HintCache, Probe};
 use crossbeam_epoch::Guard;
 use crossbeam_utils::CachePadded;
 
-/// One under loom, where each is searched in every interleaving.
-const SHARDS: usize = if cfg!(loom) { 1 } else { 4 };
+/// Two under loom, where each is searched in every interleaving.
+const SHARDS: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Default)]
 pub struct Shards {

@@ -15,6 +15,8 @@ use crate::sync::Arc;
 /// A region of the reservation, with its own extents. Small and large blocks never share one.
 pub(super) struct Region {
     pub first: u32,
+    /// Bytes with memory behind them.
+    pub backed: u64,
     free: Index,
     cached: Index,
     holes: Index,
@@ -34,6 +36,10 @@ impl Region {
 /// Small blocks' region, and the other.
 pub(super) const SMALL: u8 = 0;
 pub(super) const LARGE: u8 = 1;
+
+/// What small blocks may spread over: a few of each size, and this share of what is reserved.
+const SPREAD_FLOOR: u64 = 48 << 20;
+const SPREAD_SHARE: u64 = 128;
 
 pub struct Arena {
     pub(super) blocks: Arc<Blocks>,
@@ -79,8 +85,13 @@ impl Arena {
     ) -> Option<Self> {
         let base = blocks.base();
         let pages = Pages::new(driver, device, base, layout.page_bytes, layout.limit, gauge);
-        let region =
-            || Region { first: 0, free: Index::new(), cached: Index::new(), holes: Index::new() };
+        let region = || Region {
+            first: 0,
+            backed: 0,
+            free: Index::new(),
+            cached: Index::new(),
+            holes: Index::new(),
+        };
         let mut arena = Self {
             blocks,
             fences,
@@ -108,6 +119,12 @@ impl Arena {
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }
+        if region == SMALL && self.may_spread() {
+            match self.grow(region, request) {
+                Err(Denied::OutOfMemory { .. }) => {}
+                done => return done,
+            }
+        }
         // Small blocks leave no notes, and large ones that came and went since theirs was read may
         // have got free neighbours: before more is done, everything is merged.
         if self.merge_all(region)
@@ -131,6 +148,14 @@ impl Arena {
             done => return done,
         }
         self.reclaim_for(region, request)
+    }
+
+    /// Whether small blocks may still take fresh pages instead of breaking up cached ones: while
+    /// their region is a small part of the whole, keeping one block of each size at hand is worth
+    /// more than the memory.
+    fn may_spread(&self) -> bool {
+        self.regions[usize::from(SMALL)].backed
+            < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
     }
 
     /// Brings the index up to date with what was freed since the arena last looked: merged with a

@@ -231,6 +231,7 @@ impl Arena {
                 Denied::Driver(error)
             });
         }
+        self.regions[usize::from(region)].backed += fresh;
         if !with_below {
             return self.cut(hole, request);
         }

@@ -114,6 +114,8 @@ impl Arena {
         }
         match self.pages.strip(bottom, top - bottom) {
             Ok(()) => {
+                let region = usize::from(self.links[pages as usize].region);
+                self.regions[region].backed -= top - bottom;
                 self.block(pages).set_fences(&crate::block::FenceSet::default());
                 self.settle(pages, State::Hole);
                 Ok(top - bottom)
