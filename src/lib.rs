@@ -1,5 +1,25 @@
 //! Millpond: a lock-free, multi-stream, multi-GPU device-memory pool.
-#![warn(missing_docs)]
+//!
+//! A [`Pool`] takes physical memory from a [driver](driver::Driver) and serves blocks of it to
+//! [`Stream`]s, as [`Buffer`]s that may be dropped from any thread, or by raw address.
+//!
+//! # Ordering
+//!
+//! Memory follows *stream order*. A buffer may be used by work submitted to its stream after the
+//! allocation. Its drop ends that: whatever was submitted before is over before another stream gets
+//! the memory, and the same stream may get it at once, since its later work comes after. Uses on
+//! other streams are the caller's to order ([`Stream::wait`]) and to declare ([`Buffer::record_use`],
+//! [`Buffer::last_use`]).
+//!
+//! # Memory
+//!
+//! Address space is reserved when the pool is built, pages are mapped as they are needed, and
+//! [`Pool::trim`] gives idle ones back. [`Pool::stats`] says what is live, what is reserved, and
+//! which layer served.
+//!
+//! `ARCHITECTURE.md` in the repository follows one allocation and one free through the layers, and
+//! lists what is lock-free.
+#![deny(unsafe_op_in_unsafe_fn, missing_docs)]
 // The models see through `internals` what users do not.
 #![cfg_attr(loom, allow(missing_docs, private_bounds, private_interfaces))]
 
@@ -32,3 +52,8 @@ pub use error::{Error, OutOfMemory, Result};
 pub use pool::{Builder, Pool};
 pub use stats::{CrossStream, DeviceStats, Hits, Stats};
 pub use stream::Stream;
+
+/// The README's program, compiled and run.
+#[cfg(all(doctest, feature = "sim"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,6 +5,7 @@ use super::arena::{Arena, Denied, Request};
 use super::extent::List;
 use crate::block::{State, StreamId, Word};
 use crate::fence::Asked;
+use crate::size;
 
 /// How far a search goes to make an extent usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,16 @@ pub(super) enum Effort {
     /// Makes the stream wait.
     Wait,
 }
+
+/// Whether an extent of `size` is cut to serve `bytes`. A small block has the exact size of its class;
+/// from a large one no sliver is cut that could serve nothing before it is merged again.
+fn worth_cutting(size: u64, bytes: u64) -> bool {
+    let rest = size - bytes;
+    if size::is_small(bytes) { rest > 0 } else { rest > (bytes / SLIVER).min(size::SMALL_MAX) }
+}
+
+/// Up to this share of a large block goes with it rather than being cut off.
+const SLIVER: u64 = 16;
 
 impl Arena {
     /// Finds, takes and cuts the best fitting extent.
@@ -41,7 +52,7 @@ impl Arena {
             let index = best.1;
             let (seen, foreign) =
                 (self.block(index).word(), self.is_foreign(index, request.stream));
-            if effort != Effort::Wait && seen.state() == State::Free && best.0 > request.bytes {
+            if effort != Effort::Wait && seen.state() == State::Free && worth_cutting(best.0, request.bytes) {
                 let Some(block) = self.carve(index, request.bytes) else {
                     return Err(Denied::Descriptors);
                 };
@@ -157,7 +168,7 @@ impl Arena {
 
     /// Cuts a claimed extent to the request's size, files the rest, and makes it live.
     fn cut(&mut self, index: u32, request: Request) -> Result<(u32, Word), Denied> {
-        if self.block(index).size() > request.bytes {
+        if worth_cutting(self.block(index).size(), request.bytes) {
             match self.split(index, request.bytes) {
                 Some(rest) => {
                     self.settle(rest, State::Free);
