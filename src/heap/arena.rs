@@ -154,8 +154,12 @@ impl Arena {
     /// their region is a small part of the whole, keeping one block of each size at hand is worth
     /// more than the memory.
     fn may_spread(&self) -> bool {
-        self.regions[usize::from(SMALL)].backed
-            < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
+        self.regions[usize::from(SMALL)].backed < SPREAD_FLOOR.max(self.spread())
+    }
+
+    /// The share of what is reserved that small blocks may spread over.
+    pub(super) fn spread(&self) -> u64 {
+        self.pages.reserved() / SPREAD_SHARE
     }
 
     /// Brings the index up to date with what was freed since the arena last looked: merged with a

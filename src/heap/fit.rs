@@ -1,7 +1,7 @@
 //! Best fit: the smallest extent that serves a request and whose fences allow it, and growth into
 //! holes.
 
-use super::arena::{Arena, Denied, Request};
+use super::arena::{Arena, Denied, Request, SMALL};
 use super::extent::List;
 use crate::block::{State, StreamId, Word};
 use crate::fence::Asked;
@@ -52,7 +52,10 @@ impl Arena {
             let index = best.1;
             let (seen, foreign) =
                 (self.block(index).word(), self.is_foreign(index, request.stream));
-            if effort != Effort::Wait && seen.state() == State::Free && worth_cutting(best.0, request.bytes) {
+            if effort != Effort::Wait
+                && seen.state() == State::Free
+                && worth_cutting(best.0, request.bytes)
+            {
                 let Some(block) = self.carve(index, request.bytes) else {
                     return Err(Denied::Descriptors);
                 };
@@ -219,9 +222,13 @@ impl Arena {
         let Some((fresh, bytes, hole, with_below)) = best else {
             return Err(self.out_of_memory());
         };
-        if fresh / page > self.pages.headroom() {
+        let headroom = self.pages.headroom();
+        if fresh / page > headroom {
             return Err(self.out_of_memory());
         }
+        // Small blocks come in numbers: their region grows by more than the one that asked.
+        let step = if region == SMALL { self.spread() / 16 / page } else { 0 };
+        let fresh = fresh.max(step.min(headroom).min(bytes / page) * page);
         let seen = self.block(hole).word();
         self.claim(hole, seen);
         if fresh < bytes {
