@@ -10,6 +10,7 @@
 //! free line before them on its probe path.
 
 use crate::block::Hint;
+use crate::size::{self, QUANTUM};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crossbeam_epoch::{self as epoch, Atomic, Guard, Owned, Shared};
 
@@ -100,6 +101,12 @@ impl Bins {
         self.path(key).any(|line| line.is_for(key) && line.put(hint, stale))
     }
 
+    /// Whether a key's blocks are in the arena's index anyway: then one line will do, and a hint may
+    /// be overwritten.
+    fn is_indexed(key: u64) -> bool {
+        !size::is_small(key * QUANTUM)
+    }
+
     fn put_over(&self, key: u64, hint: Hint) -> bool {
         let Some(line) = self.path(key).find(|line| line.is_for(key)) else { return false };
         // A plain store: of two hints written to one slot at once the later stays.
@@ -130,11 +137,19 @@ impl Bins {
                     Probe::Stale => None,
                     Probe::Keep => continue,
                 };
-                // Somebody may have emptied and refilled the slot meanwhile; then leave it.
-                let _ = slot.compare_exchange(hint, 0, Ordering::Relaxed, Ordering::Relaxed);
+                // Somebody may have emptied and refilled the slot meanwhile. That hint must stay,
+                // unless the arena knows its block anyway.
+                if Self::is_indexed(key) {
+                    slot.store(0, Ordering::Relaxed);
+                } else {
+                    let _ = slot.compare_exchange(hint, 0, Ordering::Relaxed, Ordering::Relaxed);
+                }
                 if found.is_some() {
                     return found;
                 }
+            }
+            if Self::is_indexed(key) {
+                return None;
             }
         }
         None
