@@ -48,7 +48,7 @@ pub(super) fn run(args: &StressArgs, seed: u64) -> anyhow::Result<Report> {
     });
 
     let start = Instant::now();
-    let (steps, failures) = drive(args, &crew, receivers)?;
+    let (steps, failures) = drive(args, &crew, receivers);
     let elapsed = start.elapsed();
 
     let mut report = Report::new(args, &crew, seed, steps, elapsed);
@@ -69,9 +69,9 @@ fn drive(
     args: &StressArgs,
     crew: &Arc<Crew>,
     receivers: Vec<Receiver<Message>>,
-) -> anyhow::Result<(u64, Vec<String>)> {
+) -> (u64, Vec<String>) {
     let (news, heard) = mpsc::channel();
-    let mut outcome = Ok(0);
+    let mut done = 0;
     let mut failures = Vec::new();
     std::thread::scope(|scope| {
         for (id, inbox) in receivers.into_iter().enumerate() {
@@ -84,7 +84,8 @@ fn drive(
             });
         }
         let mut ended = 0;
-        outcome = steps(args, crew, &heard, &mut failures, &mut ended);
+        let outcome = steps(args, crew, &heard, &mut done, &mut failures, &mut ended);
+        failures.extend(outcome.err().map(|error| format!("{error:#}")));
         for inbox in &crew.inboxes {
             // A thread that has failed is gone already.
             let _ = inbox.send(Message::Quit);
@@ -100,7 +101,7 @@ fn drive(
             }
         }
     });
-    Ok((outcome?, failures))
+    (done, failures)
 }
 
 /// One thread's work; why it failed, if it did. A panic is a failure like others.
@@ -127,46 +128,43 @@ fn guarded(check: impl FnOnce()) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(check)).map_err(|panic| describe(&*panic))
 }
 
-/// Hands out step after step; the number of those done.
+/// Hands out step after step, and counts those done; stops when a thread has ended.
 fn steps(
     args: &StressArgs,
     crew: &Crew,
     heard: &Receiver<News>,
+    done: &mut u64,
     failures: &mut Vec<String>,
     ended: &mut usize,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<()> {
     let progress = Progress::new(args);
     let shape = &crew.shape;
     let pool = &crew.machine.pool;
     let mut lanes = (0..shape.pipelines * shape.devices)
         .map(|at| Lanes::new(pool, at % shape.devices, args.streams))
         .collect::<PoolResult<Vec<_>>>()?;
-    for number in 0.. {
-        if progress.is_over(number) {
-            return Ok(number);
-        }
-        let mut rng = Rng::of(&[crew.seed, 0, number]);
+    while !progress.is_over(*done) {
+        let mut rng = Rng::of(&[crew.seed, 0, *done]);
         let order = shape.order(&mut rng);
-        let step = Arc::new(Step { number, order, lanes: lanes.clone() });
+        let step = Arc::new(Step { number: *done, order, lanes: lanes.clone() });
         for inbox in &crew.inboxes[..crew.drivers] {
             // A thread that has failed says so itself.
             let _ = inbox.send(Message::Begin(Arc::clone(&step)));
         }
         for _ in 0..crew.drivers {
-            match heard.recv() {
-                Ok(News::Done) => {}
-                Ok(News::Ended(why)) => {
+            match heard.recv()? {
+                News::Done => {}
+                News::Ended(why) => {
                     *ended += 1;
                     failures.extend(why);
-                    return Ok(number);
+                    return Ok(());
                 }
-                Err(_) => return Ok(number),
             }
         }
-        drop(step);
+        *done += 1;
         between(crew, args.streams, &mut lanes, &mut rng)?;
     }
-    Ok(0)
+    Ok(())
 }
 
 /// What happens between steps, now and then: devices meet as in a collective, memory goes back to

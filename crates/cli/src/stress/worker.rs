@@ -212,7 +212,7 @@ impl Worker {
         let machine = &self.crew.machine;
         if let (Some(home), true) = (&block.home, self.id >= self.crew.drivers) {
             let mut rng = Rng::of(&[self.crew.seed, block.pattern]);
-            if rng.once_in(2) {
+            if rng.once_in(8) {
                 let bytes = 1 + rng.below(64 << 10);
                 if let Some(scratch) = machine.alloc(self.id, home, bytes, &mut rng)? {
                     machine.free(self.id, scratch)?;
