@@ -106,11 +106,6 @@ impl Stage {
         let Parcel { block: theirs, pattern, stream } = parcel;
         self.receive.wait(&stream)?;
         let ours = self.receive.alloc(theirs.len())?;
-        // Access goes by mapping: this device may read the pages that the block lies in.
-        let page = self.sim.granularity();
-        let start = theirs.address() / page * page;
-        let end = (theirs.address() + theirs.bytes()).next_multiple_of(page);
-        self.sim.set_access(start, end - start, &[self.receive.device().0])?;
         let stream = self.receive.handle().into();
         self.sim.copy(stream, ours.address(), theirs.address(), theirs.bytes())?;
         // Its device must not reuse the block before this copy, on another device, is done.
@@ -138,7 +133,8 @@ impl Stage {
 fn main() -> Result {
     let sim = Sim::builder().devices(STAGES as u16).completion(Completion::Scheduled);
     let sim = sim.contents(true).oracle(true).seed(1).build()?;
-    let pool = Pool::new(SimDriver::new(sim.clone()))?;
+    // Every device may read the others' memory: stages copy from their neighbours.
+    let pool = Pool::builder(SimDriver::new(sim.clone())).peer_access(true).build()?;
     // A channel each way into every stage, and past the last one.
     let links = || repeat_with(channel).take(STAGES + 1).unzip::<_, _, Vec<_>, Vec<_>>();
     let ((onward, ahead), (back, behind)) = (links(), links());

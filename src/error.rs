@@ -96,18 +96,17 @@ pub struct OutOfMemory {
     pub free: u64,
     /// The largest of them.
     pub largest_free: u64,
+    /// Those of the free bytes that wait for work not known to have completed.
+    pub in_flight: u64,
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, stream, requested, live, reserved, limit, free, largest_free } = self;
+        let Self { device, stream, requested, live, reserved, limit, free, .. } = self;
         write!(f, "{device} is out of memory: {stream} asked for {requested} bytes; ")?;
         write!(f, "of {limit} bytes {reserved} are reserved, {live} live, {free} free")?;
-        write!(f, " (the largest extent {largest_free})")?;
-        if largest_free >= requested {
-            write!(f, "; the free ones wait for streams that have not completed")?;
-        }
-        Ok(())
+        write!(f, " (the largest extent {}", self.largest_free)?;
+        write!(f, "; {} wait for work in flight)", self.in_flight)
     }
 }
 

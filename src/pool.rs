@@ -29,6 +29,7 @@ pub struct Builder {
     capacity: Option<u64>,
     capacities: Vec<(DeviceId, u64)>,
     host_wait: Duration,
+    peer_access: bool,
 }
 
 impl Builder {
@@ -50,6 +51,15 @@ impl Builder {
     #[must_use]
     pub fn device_capacity(mut self, device: DeviceId, bytes: u64) -> Self {
         self.capacities.push((device, bytes));
+        self
+    }
+
+    /// Lets every device of the pool touch the memory of every other (copies and kernels across
+    /// devices). Access is set page by page as memory is mapped, which costs driver time for each
+    /// device. Default: off.
+    #[must_use]
+    pub fn peer_access(mut self, on: bool) -> Self {
+        self.peer_access = on;
         self
     }
 
@@ -110,7 +120,7 @@ impl Builder {
         let base = self.driver.reserve(id, bytes)?;
         let blocks = Arc::new(Blocks::new(base, bytes));
         let gauge = Arc::new(Gauge::default());
-        let arena = Arena::new(
+        let mut arena = Arena::new(
             Arc::clone(&self.driver),
             id,
             Arc::clone(&blocks),
@@ -120,6 +130,9 @@ impl Builder {
             settings,
         )
         .ok_or(Error::TooManyBlocks { device: id })?;
+        if self.peer_access {
+            arena.set_access((0..self.driver.device_count()).map(DeviceId).collect());
+        }
         Ok(Device { id, blocks, arena: Mutex::new(arena), shards: Shards::default(), gauge, limit })
     }
 }
@@ -138,6 +151,7 @@ impl Pool {
             capacity: None,
             capacities: Vec::new(),
             host_wait: Duration::from_secs(1),
+            peer_access: false,
         }
     }
 

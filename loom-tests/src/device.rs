@@ -1,6 +1,7 @@
 //! A device of two pages and the pool's core over it, for models of the heap.
 
 use crate::driver::ModelDriver;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use millpond::StreamId;
 use millpond::driver::{DeviceId, Driver, StreamHandle};
 use millpond::internals::{
@@ -20,8 +21,23 @@ pub struct Stream {
     pub handle: StreamHandle,
 }
 
+/// Lets other roles step in before an operation.
+///
+/// Loom keeps one last access of each atomic: a thread that loads it before it writes hides, by its
+/// own load, what other threads have loaded before, and orders in which that matters go unexplored.
+/// Operations that begin with a turn are tried in every order. It is relaxed: it orders nothing.
+#[derive(Default)]
+struct Turns(AtomicU64);
+
+impl Turns {
+    fn next(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// The fences of a pool over a model driver, with streams.
 pub struct Streams {
+    turns: Turns,
     /// The driver.
     pub driver: Arc<ModelDriver>,
     /// The fences.
@@ -33,7 +49,7 @@ impl Streams {
     pub fn new() -> Arc<Self> {
         let driver = Arc::new(ModelDriver::default());
         let fences = Arc::new(Fences::new(driver.clone()));
-        Arc::new(Self { driver, fences })
+        Arc::new(Self { turns: Turns::default(), driver, fences })
     }
 
     /// A new stream, whose handle the pool destroys.
@@ -45,22 +61,26 @@ impl Streams {
 
     /// Work on a stream, and the fence of all it was given up to then: what a free does.
     pub fn work(&self, on: Stream, work: u32) -> Fence {
+        self.turns.next();
         self.driver.work(on.handle, work);
         self.fences.stamp(on.id)
     }
 
     /// Seals, wherever a seal is to be had.
     pub fn seal(&self, fence: Fence) -> bool {
+        self.turns.next();
         self.fences.seal(fence).expect("the driver refuses nothing")
     }
 
     /// Asks once whether a fence has completed.
     pub fn poll(&self, fence: Fence) -> bool {
+        self.turns.next();
         self.fences.poll(fence).expect("the driver refuses nothing")
     }
 
     /// Makes a stream wait for a fence.
     pub fn wait(&self, to: Stream, fence: Fence) -> bool {
+        self.turns.next();
         self.fences.wait(to.id, fence).expect("the driver refuses nothing")
     }
 
@@ -178,6 +198,7 @@ impl Pond {
 
     /// Allocates through all layers. `None` when there is no memory.
     pub fn allocate(&self, on: Stream, bytes: u64) -> Option<Held> {
+        self.streams.turns.next();
         match self.core.allocate(self.device(), on.id, bytes, Enter::Wait) {
             Ok(grant) => Some(self.held(grant.hint)),
             Err(Error::OutOfMemory(_)) => None,
@@ -187,6 +208,7 @@ impl Pond {
 
     /// Allocates from the heap, past all caches. `None` when there is no memory.
     pub fn allocate_in_arena(&self, on: Stream, bytes: u64) -> Option<Held> {
+        self.streams.turns.next();
         let mut arena = self.device().arena.lock().expect("nothing panicked in it");
         match arena.allocate(Request { stream: on.id, bytes, requested: bytes }) {
             Ok((index, word)) => Some(self.held(word.hint(index))),
@@ -197,17 +219,20 @@ impl Pond {
 
     /// Claims the block that a hint leads to.
     pub fn claim(&self, hint: Hint) -> Option<Held> {
+        self.streams.turns.next();
         Some(self.held(self.blocks().at(hint.index()).claim(hint)?))
     }
 
     /// Frees a block.
     pub fn free(&self, held: Held) {
+        self.streams.turns.next();
         let block = self.blocks().at(held.hint.index());
         self.core.free(self.device(), Grant { block, hint: held.hint });
     }
 
     /// Records that another stream uses a block until its free.
     pub fn record_use(&self, held: Held, on: Stream) {
+        self.streams.turns.next();
         self.core.record_use(self.blocks().at(held.hint.index()), on.id);
     }
 

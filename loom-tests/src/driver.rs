@@ -229,7 +229,7 @@ impl Driver for ModelDriver {
         Ok(())
     }
 
-    fn set_access(&self, _: DeviceId, _: u64, _: u64) -> DriverResult<()> {
+    fn set_access(&self, _: DeviceId, _: u64, _: u64, _: &[DeviceId]) -> DriverResult<()> {
         Ok(())
     }
 

@@ -139,7 +139,7 @@ fn fences_read_before_the_claim() {
             role(move || {
                 let word = on.word();
                 if word.state() != State::Cached {
-                    return false;
+                    return;
                 }
                 let seen = fences(&on);
                 let won = if arena {
@@ -153,12 +153,12 @@ fn fences_read_before_the_claim() {
                     assert_eq!(seen, [belongs], "the fences are not those of the claimed word");
                     SEEN.reached(u32::from(arena) + 2 * u32::from(first));
                 }
-                won
             })
         });
         reuse.join().unwrap();
-        let won = readers.into_iter().filter(|_| true).map(|r| r.join().unwrap());
-        assert!(won.filter(|&won| won).count() <= 2);
+        for reader in readers {
+            reader.join().unwrap();
+        }
     });
     SEEN.assert_all(4);
 }

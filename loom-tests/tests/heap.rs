@@ -1,21 +1,41 @@
 //! The arena against users who claim, use and free blocks without its lock.
 #![cfg(loom)]
 
-use loom_tests::device::{Held, PAGE, Pond};
-use loom_tests::{Outcomes, explore, role};
+use loom::sync::atomic::Ordering;
+use loom_tests::device::{Held, PAGE, Pond, Stream};
+use loom_tests::{Outcomes, explore, explore_within, role};
 use millpond::Reuse;
 use millpond::internals::{State, Word};
 use std::sync::Arc;
 
-/// A block of one page that was freed, whose note the arena has read, and that a user holds again
-/// by its hint.
-fn held_and_indexed(pond: &Arc<Pond>) -> (loom_tests::device::Stream, Held) {
-    let (s, t) = (pond.open(), pond.open());
-    let block = pond.allocate_in_arena(s, PAGE).unwrap();
-    pond.free(block);
-    let other = pond.allocate_in_arena(t, PAGE).unwrap();
-    assert_ne!(block.address, other.address, "a block of another stream was reused at once");
-    (s, pond.claim(block.hint).unwrap())
+/// A heap in which a search for a page on `t` comes across `block`, which a user of `s` holds and
+/// the index still lists, and ends at another block.
+struct Listed {
+    pond: Arc<Pond>,
+    s: Stream,
+    t: Stream,
+    block: Held,
+}
+
+impl Listed {
+    fn new() -> Self {
+        let pond = Pond::new(6, 7, Reuse::SameStream);
+        let (s, t) = (pond.open(), pond.open());
+        let take = |on, bytes| pond.allocate_in_arena(on, bytes).expect("memory for the setup");
+        // In this order in memory; two that are held throughout keep the others apart.
+        let block = take(s, PAGE);
+        let _held = take(t, PAGE);
+        let other = take(t, PAGE);
+        let _held = take(t, PAGE);
+        let larger = take(s, 2 * PAGE);
+        [block, other, larger].into_iter().for_each(|held| pond.free(held));
+        // Reads the notes, and finds what it may use.
+        let again = take(t, PAGE);
+        assert_eq!(again.address, other.address);
+        pond.free(again);
+        let block = pond.claim(block.hint).expect("a cached block");
+        Self { pond, s, t, block }
+    }
 }
 
 /// A user frees a block that is in the arena's index, while the arena comes across it.
@@ -26,9 +46,7 @@ fn held_and_indexed(pond: &Arc<Pond>) -> (loom_tests::device::Stream, Held) {
 fn free_against_a_search() {
     static SEEN: Outcomes = Outcomes::new();
     explore("free_against_a_search", || {
-        let pond = Pond::new(4, 4, Reuse::SameStream);
-        let (s, block) = held_and_indexed(&pond);
-        let t = pond.open();
+        let Listed { pond, s, t, block } = Listed::new();
         let on = pond.clone();
         let free = role(move || on.free(block));
         let on = pond.clone();
@@ -40,11 +58,40 @@ fn free_against_a_search() {
         let blocks = pond.blocks();
         assert!(blocks.at(block.hint.index()).word().has(Word::INDEXED));
         let noted = blocks.take_notes() == block.hint.index();
+        // If the index lists it, it is the best fit.
         let indexed = pond.allocate_in_arena(s, PAGE).unwrap().address == block.address;
         assert!(noted || indexed, "a freed block is neither noted nor in the index");
         assert!(!noted || !indexed, "a freed block is noted and in the index");
         SEEN.reached(u32::from(noted));
         pond.check_invariants();
+    });
+    SEEN.assert_all(2);
+}
+
+/// A listed block is freed, and at once claimed and freed again, before the arena looks.
+///
+/// The bug would be: one of the frees leaves a note although the index lists the block.
+#[test]
+fn free_against_a_claim_of_a_listed_block() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore_within(1, "free_against_a_claim_of_a_listed_block", || {
+        let Listed { pond, block, .. } = Listed::new();
+        let on = pond.clone();
+        let free = role(move || on.free(block));
+        let on = pond.clone();
+        let claim = role(move || {
+            let held = on.claim(block.hint);
+            held.into_iter().for_each(|held| on.free(held));
+            SEEN.reached(u32::from(held.is_some()));
+        });
+        free.join().unwrap();
+        claim.join().unwrap();
+        let blocks = pond.blocks();
+        // The setup left one note of another block.
+        let first = blocks.take_notes();
+        let second = blocks.at(first).note.load(Ordering::Relaxed);
+        assert!(![first, second].contains(&block.hint.index()), "a listed block was noted");
+        assert!(blocks.at(block.hint.index()).word().has(Word::INDEXED));
     });
     SEEN.assert_all(2);
 }

@@ -216,8 +216,11 @@ fn two_puts_against_a_take() {
         }
         let early = take.join().unwrap();
         SEEN.reached(u32::from(early.is_some()));
-        let mut taken: Vec<u32> =
-            [early, bed.take(still()), bed.take(still())].into_iter().flatten().map(Hint::index).collect();
+        let mut taken: Vec<u32> = [early, bed.take(still()), bed.take(still())]
+            .into_iter()
+            .flatten()
+            .map(Hint::index)
+            .collect();
         taken.sort_unstable();
         assert_eq!(taken, [1, 2], "a filed hint is lost, or was good twice");
         for index in 1..=2 {

@@ -283,8 +283,9 @@ fn id_reuse_against_a_late_fence() {
             let new = on.open();
             let fence = on.work(new, 2);
             on.seal(fence);
+            on.driver.run(new.handle);
             on.poll(fence);
-            on.check_completed(new, 2, fence);
+            SEEN.reached_if(3, on.check_completed(new, 2, fence));
             SEEN.reached(u32::from(new.id == old.id));
         });
         let on = streams.clone();
@@ -303,5 +304,5 @@ fn id_reuse_against_a_late_fence() {
         }
         streams.check_completed(old, 1, fence);
     });
-    SEEN.assert_all(3);
+    SEEN.assert_all(4);
 }

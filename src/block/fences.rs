@@ -78,6 +78,16 @@ impl Descriptor {
         }
     }
 
+    /// Owner: replaces the set by those of another block's fences for which `keep` holds.
+    pub fn copy_fences(&self, other: &Self, keep: impl Fn(Fence) -> bool) {
+        self.set_fences(&FenceSet::default());
+        other.entries(|_, fence| {
+            if keep(fence) {
+                self.record_use(fence);
+            }
+        });
+    }
+
     #[cold]
     fn clear_spill(&self) {
         let mut link = &self.spill;

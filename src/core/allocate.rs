@@ -196,7 +196,7 @@ impl Core {
             }
             Err(Denied::Driver(error)) => Err(error.into()),
             Err(Denied::Descriptors) => Err(Error::TooManyBlocks { device: device.id }),
-            Err(Denied::OutOfMemory { largest_free, free }) => {
+            Err(Denied::OutOfMemory { largest_free, free, in_flight }) => {
                 Err(Error::OutOfMemory(Box::new(OutOfMemory {
                     device: device.id,
                     stream: request.stream,
@@ -206,6 +206,7 @@ impl Core {
                     limit: device.limit,
                     free,
                     largest_free,
+                    in_flight,
                 })))
             }
         }

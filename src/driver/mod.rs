@@ -131,8 +131,14 @@ pub trait Driver: Send + Sync + fmt::Debug + 'static {
     fn map(&self, device: DeviceId, address: u64, bytes: u64, page: PageHandle)
     -> DriverResult<()>;
 
-    /// Makes mapped memory accessible to `device`; one call may cover many mappings.
-    fn set_access(&self, device: DeviceId, address: u64, bytes: u64) -> DriverResult<()>;
+    /// Makes mapped memory of `device` accessible to `to`; one call may cover many mappings.
+    fn set_access(
+        &self,
+        device: DeviceId,
+        address: u64,
+        bytes: u64,
+        to: &[DeviceId],
+    ) -> DriverResult<()>;
 
     /// Unmaps whole mappings. Does not wait for work in flight.
     fn unmap(&self, device: DeviceId, address: u64, bytes: u64) -> DriverResult<()>;

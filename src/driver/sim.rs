@@ -115,8 +115,15 @@ impl Driver for SimDriver {
         self.sim.map(address, bytes, Page(page.0)).map_err(failed)
     }
 
-    fn set_access(&self, device: DeviceId, address: u64, bytes: u64) -> DriverResult<()> {
-        self.sim.set_access(address, bytes, &[device.0]).map_err(failed)
+    fn set_access(
+        &self,
+        _: DeviceId,
+        address: u64,
+        bytes: u64,
+        to: &[DeviceId],
+    ) -> DriverResult<()> {
+        let to: Vec<u16> = to.iter().map(|device| device.0).collect();
+        self.sim.set_access(address, bytes, &to).map_err(failed)
     }
 
     fn unmap(&self, _: DeviceId, address: u64, bytes: u64) -> DriverResult<()> {

@@ -130,8 +130,10 @@ impl Fences {
     /// Whether the work before `fence` is known to be done. Lock-free; calls no driver.
     #[inline]
     pub fn completed(&self, fence: Fence) -> bool {
-        // Acquire pairs with the release of `poll`: what we do next comes after the query.
-        self.stream(fence.stream()).completed.load(Ordering::Acquire) >= fence.q()
+        // Acquire pairs with the release of `settle`: what we do next comes after the query.
+        let stream = self.stream(fence.stream());
+        let done = stream.completed.load(Ordering::Acquire);
+        done >= fence.q() || stream.ended.load(Ordering::Acquire) && done >= stream.last_seal()
     }
 
     /// The fence that has to be covered for `fence` to hold: nothing was submitted to a stream
@@ -140,8 +142,7 @@ impl Fences {
         let stream = self.stream(fence.stream());
         // Acquire pairs with the release in `end`: who sees `ended` sees the last number.
         if stream.ended.load(Ordering::Acquire) {
-            let last = stream.q.load(Ordering::Relaxed) - 1;
-            Fence::new(fence.stream(), fence.q().min(last))
+            Fence::new(fence.stream(), fence.q().min(stream.last_seal()))
         } else {
             fence
         }
@@ -211,7 +212,29 @@ impl Fences {
         if self.completed(fence) || self.stream(fence.stream()).covering(fence.q()).is_some() {
             return Ok(true);
         }
-        Ok(self.seal_with(fence.stream(), |_, _| Ok(()))? == Sealed::Published)
+        let sealed = match self.seal_with(fence.stream(), |_, _| Ok(()))? {
+            // Seals that nobody has asked about since they were done hold the slots.
+            Sealed::NoSlot if self.settle_oldest(fence.stream(), None)? => {
+                self.seal_with(fence.stream(), |_, _| Ok(()))?
+            }
+            sealed => sealed,
+        };
+        Ok(sealed == Sealed::Published)
+    }
+
+    /// Asks about the oldest pending seal of a stream, or waits for it, and empties its slot if it
+    /// is done.
+    fn settle_oldest(&self, id: StreamId, timeout: Option<Duration>) -> DriverResult<bool> {
+        let stream = self.stream(id);
+        let Some((slot, seal)) = stream.covering(0) else { return Ok(false) };
+        let done = self.query(stream, seal, |driver, device, event| match timeout {
+            None => driver.query(device, event),
+            Some(timeout) => driver.synchronize(device, event, timeout),
+        })?;
+        if done {
+            self.settle(stream, slot, seal);
+        }
+        Ok(done)
     }
 
     /// Asks the driver, at most once, whether `fence` has completed. Does not seal.
@@ -229,14 +252,19 @@ impl Fences {
         Ok(done)
     }
 
-    /// Waits on the host until `fence` has completed, at most for `timeout`. Needs a seal.
+    /// Waits on the host until `fence` has completed, at most for `timeout` (twice that where the
+    /// stream's slots are full of pending seals).
     pub fn synchronize(&self, fence: Fence, timeout: Duration) -> DriverResult<bool> {
+        let sealed = self.seal(fence)?
+            || self.settle_oldest(fence.stream(), Some(timeout))? && self.seal(fence)?;
         let fence = self.effective(fence);
         if self.completed(fence) {
             return Ok(true);
         }
         let stream = self.stream(fence.stream());
-        let Some((slot, seal)) = stream.covering(fence.q()) else { return Ok(false) };
+        let Some((slot, seal)) = stream.covering(fence.q()).filter(|_| sealed) else {
+            return Ok(false);
+        };
         let done = self.query(stream, seal, |driver, device, event| {
             driver.synchronize(device, event, timeout)
         })?;
@@ -331,7 +359,8 @@ impl Fences {
         // Pairs with the release fence in `seal_with`: had a word come from a later recording of
         // this event, we would see the slot changed.
         fence(Ordering::Acquire);
-        if slot.load(Ordering::Relaxed) != seal.0 {
+        // Acquire pairs with the CAS in `settle` that empties the slot.
+        if slot.load(Ordering::Acquire) != seal.0 {
             // Emptied: the seal completed, and `settle` said so first.
             return Ok(self.completed(needed));
         }

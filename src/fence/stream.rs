@@ -97,6 +97,11 @@ impl StreamFence {
         Fence::new(id, self.q.load(Ordering::Relaxed))
     }
 
+    /// The number of an ended stream's last seal.
+    pub fn last_seal(&self) -> u64 {
+        self.q.load(Ordering::Relaxed) - 1
+    }
+
     /// Whether the pool has to destroy the handle.
     pub fn is_owned(&self) -> bool {
         self.owned.load(Ordering::Relaxed)

@@ -64,8 +64,9 @@ pub struct Request {
 /// Why the arena has nothing to give.
 #[derive(Debug)]
 pub enum Denied {
-    /// No memory for it: the largest extent that is free, and the bytes free in all.
-    OutOfMemory { largest_free: u64, free: u64 },
+    /// No memory for it: the largest extent that is free, the bytes free in all, and those of them
+    /// that wait for work in flight.
+    OutOfMemory { largest_free: u64, free: u64, in_flight: u64 },
     /// A driver call failed.
     Driver(DriverError),
     /// All 2^24 descriptors describe something.
@@ -105,6 +106,11 @@ impl Arena {
         arena.regions[0].first = arena.describe_region(SMALL, base, layout.small_bytes)?;
         arena.regions[1].first = arena.describe_region(LARGE, large, layout.large_bytes)?;
         Some(arena)
+    }
+
+    /// Makes memory accessible to these devices, this one among them. Before the first allocation.
+    pub fn set_access(&mut self, devices: Box<[DeviceId]>) {
+        self.pages.set_access(devices);
     }
 
     /// Serves a miss: a live block, its descriptor's index and word.
@@ -249,14 +255,17 @@ impl Arena {
 
     /// The out-of-memory answer as things stand.
     pub(super) fn out_of_memory(&self) -> Denied {
-        let (mut largest_free, mut free) = (0, 0);
+        let (mut largest_free, mut free, mut in_flight) = (0, 0, 0);
         self.for_each_extent(|_, block| {
             if matches!(block.word().state(), State::Free | State::Cached) {
                 free += block.size();
                 largest_free = largest_free.max(block.size());
+                if !block.all_fences(|fence| self.fences.completed(fence)) {
+                    in_flight += block.size();
+                }
             }
         });
-        Denied::OutOfMemory { largest_free, free }
+        Denied::OutOfMemory { largest_free, free, in_flight }
     }
 
     /// Host memory held, in bytes.

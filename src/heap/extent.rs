@@ -123,10 +123,10 @@ impl Arena {
         let (address, size) = (self.block(index).address(), self.block(index).size());
         debug_assert!(bytes > 0 && bytes < size);
         let own = self.links[index as usize];
-        let fences = self.pending_fences(index)?;
         let rest = self.describe(own.region, address + bytes, size - bytes)?;
         self.block(index).set_extent(address, bytes);
-        self.block(rest).set_fences(&fences);
+        let pending = |fence| !self.fences.completed(fence);
+        self.block(rest).copy_fences(self.block(index), pending);
         self.links[rest as usize].prev = index;
         self.links[rest as usize].next = own.next;
         self.links[index as usize].next = rest;
@@ -164,14 +164,8 @@ impl Arena {
         }
     }
 
-    /// The fences of an extent that are not known to have completed, if they fit a descriptor.
-    fn pending_fences(&self, index: u32) -> Option<FenceSet> {
-        match self.block(index).single_fence() {
-            Some(fence) => Some(FenceSet::of(fence)),
-            None => self.block(index).fences_where(|fence| !self.fences.completed(fence)),
-        }
-    }
-
+    /// What the fences of both extents come to once completed ones are forgotten, if a set holds
+    /// them.
     fn joint_fences(&self, a: u32, b: u32) -> Option<FenceSet> {
         match (self.block(a).single_fence(), self.block(b).single_fence()) {
             (Some(a), Some(b)) if a.stream() == b.stream() => Some(FenceSet::of(a.later(b))),

@@ -18,6 +18,14 @@ pub(super) enum Effort {
     Wait,
 }
 
+/// An extent that would do, as it was when its fences were looked at.
+#[derive(Clone, Copy)]
+struct Candidate {
+    index: u32,
+    size: u64,
+    seen: Word,
+}
+
 /// Whether an extent of `size` is cut to serve `bytes`. A small block has the exact size of its class;
 /// from a large one no sliver is cut that could serve nothing before it is merged again.
 fn worth_cutting(size: u64, bytes: u64) -> bool {
@@ -41,20 +49,19 @@ impl Arena {
             // A claim may be lost to the block's own stream: then look again at what is left.
             let cached = self.best(region, List::Cached, request, effort, &mut asked)?;
             let free = match cached {
-                Some((size, _)) if size == request.bytes => None,
+                Some(best) if best.size == request.bytes => None,
                 _ => self.best(region, List::Free, request, effort, &mut asked)?,
             };
             let best = match (cached, free) {
-                (Some(a), Some(b)) => a.min(b),
-                (Some(a), None) | (None, Some(a)) => a,
+                (Some(cached), Some(free)) if free.size < cached.size => free,
+                (Some(best), _) | (None, Some(best)) => best,
                 (None, None) => return Ok(None),
             };
-            let index = best.1;
-            let (seen, foreign) =
-                (self.block(index).word(), self.is_foreign(index, request.stream));
+            let Candidate { index, size, seen } = best;
+            let foreign = self.is_foreign(index, request.stream);
             if effort != Effort::Wait
                 && seen.state() == State::Free
-                && worth_cutting(best.0, request.bytes)
+                && worth_cutting(size, request.bytes)
             {
                 let Some(block) = self.carve(index, request.bytes) else {
                     return Err(Denied::Descriptors);
@@ -91,22 +98,26 @@ impl Arena {
         request: Request,
         effort: Effort,
         asked: &mut Asked,
-    ) -> Result<Option<(u64, u32)>, Denied> {
+    ) -> Result<Option<Candidate>, Denied> {
         let mut bin = self.regions[usize::from(region)].list(list).first_bin(request.bytes);
         while let Some(current) = bin {
-            let mut best: Option<(u64, u32)> = None;
+            let mut best: Option<Candidate> = None;
             let mut index = self.regions[usize::from(region)].list(list).head(current);
             while index != 0 {
                 let next = self.links[index as usize].bin_next;
-                let (state, size) = (self.block(index).word().state(), self.block(index).size());
-                if matches!(state, State::Free | State::Cached) {
+                // The word before the fences: the claim is for what was looked at, or fails.
+                let seen = self.block(index).word();
+                let size = self.block(index).size();
+                if matches!(seen.state(), State::Free | State::Cached) {
+                    let better = |best: Candidate| {
+                        let (ours, theirs) = (self.block(index), self.block(best.index));
+                        (size, ours.address()) < (best.size, theirs.address())
+                    };
                     if size >= request.bytes
-                        && best.is_none_or(|(b, i)| {
-                            (size, self.block(index).address()) < (b, self.block(i).address())
-                        })
+                        && best.is_none_or(better)
                         && self.usable(index, request.stream, effort, asked)?
                     {
-                        best = Some((size, index));
+                        best = Some(Candidate { index, size, seen });
                     }
                 } else {
                     self.forget(index);

@@ -16,6 +16,8 @@ pub(super) struct Pages {
     device: DeviceId,
     base: u64,
     page_bytes: u64,
+    /// Devices that may touch this memory.
+    access: Box<[DeviceId]>,
     /// Most physical bytes to take from the driver.
     limit: u64,
     handles: Vec<Option<PageHandle>>,
@@ -67,8 +69,13 @@ impl Pages {
         limit: u64,
         gauge: Arc<Gauge>,
     ) -> Self {
-        let (handles, spare) = (Vec::new(), Vec::new());
-        Self { driver, device, base, page_bytes, limit, handles, spare, gauge }
+        let (handles, spare, access) = (Vec::new(), Vec::new(), Box::new([device]));
+        Self { driver, device, base, page_bytes, access, limit, handles, spare, gauge }
+    }
+
+    /// Pages mapped from now on are accessible to these devices, this one among them.
+    pub fn set_access(&mut self, devices: Box<[DeviceId]>) {
+        self.access = devices;
     }
 
     pub fn page_bytes(&self) -> u64 {
@@ -155,7 +162,7 @@ impl Pages {
             self.driver.map(self.device, at, self.page_bytes, page)?;
             *mapped += 1;
         }
-        self.driver.set_access(self.device, address, *mapped * self.page_bytes)
+        self.driver.set_access(self.device, address, *mapped * self.page_bytes, &self.access)
     }
 
     fn limit_reached(&self) -> DriverError {

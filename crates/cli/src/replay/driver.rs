@@ -163,8 +163,14 @@ impl Driver for CountingDriver {
         self.sim.map(device, address, bytes, page)
     }
 
-    fn set_access(&self, device: DeviceId, address: u64, bytes: u64) -> DriverResult<()> {
-        self.sim.set_access(device, address, bytes)
+    fn set_access(
+        &self,
+        device: DeviceId,
+        address: u64,
+        bytes: u64,
+        to: &[DeviceId],
+    ) -> DriverResult<()> {
+        self.sim.set_access(device, address, bytes, to)
     }
 
     fn unmap(&self, device: DeviceId, address: u64, bytes: u64) -> DriverResult<()> {

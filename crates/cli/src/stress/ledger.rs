@@ -17,8 +17,6 @@ pub(super) struct Ledger {
     pub busy: AtomicU64,
     /// Waits that the schedule itself submits.
     pub waits: AtomicU64,
-    /// Grants of access for peers, which the schedule asks for itself.
-    pub grants: AtomicU64,
     pub alloc: Clock,
     pub free: Clock,
     pub devices: Vec<Level>,

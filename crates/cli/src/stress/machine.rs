@@ -41,7 +41,7 @@ impl Machine {
             .oracle(setup.oracle)
             .seed(setup.seed)
             .build()?;
-        let pool = Pool::new(SimDriver::new(sim.clone()))?;
+        let pool = Pool::builder(SimDriver::new(sim.clone())).peer_access(true).build()?;
         Ok(Self { sim, pool, ledger: Ledger::new(usize::from(setup.devices)) })
     }
 
@@ -89,7 +89,6 @@ impl Machine {
 
     /// Fills the block with its pattern, from any device.
     pub fn fill(&self, block: &Block, stream: &Stream) -> Result<(), Halt> {
-        self.grant(block, stream)?;
         self.sim.fill(raw(stream), block.memory.address(), block.bytes, block.pattern)?;
         Ok(())
     }
@@ -102,25 +101,8 @@ impl Machine {
 
     /// Copies one block's content, pattern included, into another, which is at most as long.
     pub fn copy(&self, stream: &Stream, to: &mut Block, from: &Block) -> Result<(), Halt> {
-        self.grant(from, stream)?;
-        self.grant(to, stream)?;
         self.sim.copy(raw(stream), to.memory.address(), from.memory.address(), to.bytes)?;
         to.pattern = from.pattern;
-        Ok(())
-    }
-
-    /// Gives a stream's device access to a block on another one. Access belongs to mappings, and
-    /// whole ones: those of the pages that the block lies in.
-    fn grant(&self, block: &Block, stream: &Stream) -> Result<(), Halt> {
-        let device = stream.device().0;
-        if block.device == usize::from(device) {
-            return Ok(());
-        }
-        count(&self.ledger.grants);
-        let page = self.sim.granularity();
-        let start = block.memory.address() / page * page;
-        let end = (block.memory.address() + block.bytes).next_multiple_of(page);
-        self.sim.set_access(start, end - start, &[device])?;
         Ok(())
     }
 

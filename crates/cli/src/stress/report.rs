@@ -82,8 +82,7 @@ pub(super) struct Device {
     pub utilisation: Option<f64>,
 }
 
-/// Calls of the pool to the driver; stream waits and grants of access that the schedule asks for
-/// itself are left out.
+/// Calls of the pool to the driver; stream waits that the schedule asks for itself are left out.
 #[derive(Debug, Serialize)]
 pub(super) struct Calls {
     pub alloc: u64,
@@ -142,7 +141,6 @@ impl Report {
             .collect();
         let calls = crew.machine.sim.counters();
         let own_waits = ledger.waits.load(Relaxed);
-        let grants = ledger.grants.load(Relaxed);
         let waits = calls.get(Call::StreamWait).saturating_sub(own_waits);
         Self {
             driver: "sim",
@@ -174,7 +172,7 @@ impl Report {
                 free: calls.get(Call::Free),
                 create: calls.get(Call::Create),
                 map: calls.get(Call::Map),
-                set_access: calls.get(Call::SetAccess).saturating_sub(grants),
+                set_access: calls.get(Call::SetAccess),
                 unmap: calls.get(Call::Unmap),
                 release: calls.get(Call::Release),
                 event_record: calls.get(Call::EventRecord),
