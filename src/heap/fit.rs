@@ -36,6 +36,10 @@ fn worth_cutting(size: u64, bytes: u64) -> bool {
 /// Up to this share of a large block goes with it rather than being cut off.
 const SLIVER: u64 = 16;
 
+/// A region grows by at least this share of what is reserved.
+const SMALL_STEP: u64 = 2048;
+const LARGE_STEP: u64 = 256;
+
 impl Arena {
     /// Finds, takes and cuts the best fitting extent.
     pub(super) fn fit(
@@ -237,9 +241,11 @@ impl Arena {
         if fresh / page > headroom {
             return Err(self.out_of_memory());
         }
-        // Small blocks come in numbers: their region grows by more than the one that asked.
-        let step = if region == SMALL { self.spread() / 16 / page } else { 0 };
-        let fresh = fresh.max(step.min(headroom).min(bytes / page) * page);
+        // A little more than was asked for: small blocks come in numbers, and large ones never fit
+        // quite the same way twice, so that without slack each step would grow by a page or two.
+        let share = if region == SMALL { SMALL_STEP } else { LARGE_STEP };
+        let step = (self.pages.reserved() / share / page).min(headroom).min(bytes / page);
+        let fresh = fresh.max(step * page);
         let seen = self.block(hole).word();
         self.claim(hole, seen);
         if fresh < bytes {
