@@ -24,7 +24,8 @@ impl Shards {
         (0..SHARDS).map(move |step| &*self.shards[(home + step) % SHARDS])
     }
 
-    /// Files a hint under its size in quanta. False when no shard has room. Lock-free.
+    /// Files a hint under its size in quanta, in the stream's shard or the next. False when neither has
+    /// room. Lock-free.
     pub fn put(
         &self,
         stream: StreamId,
@@ -33,7 +34,7 @@ impl Shards {
         stale: impl Fn(Hint) -> bool + Copy,
         guard: &Guard,
     ) -> bool {
-        self.order(stream).any(|shard| shard.put(key, hint, stale, guard))
+        self.order(stream).take(2).any(|shard| shard.put(key, hint, stale, guard))
     }
 
     /// As [`Shards::put`], for blocks that the arena's index holds anyway. Lock-free.

@@ -17,7 +17,7 @@ use crossbeam_epoch::{self as epoch, Atomic, Guard, Owned, Shared};
 /// Hints of a line. Few under loom, as everything that is searched.
 const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
 /// Hints of a full line that are looked at for stale ones.
-const SAMPLE: usize = 4;
+const SAMPLE: usize = 2;
 /// Lines that one size may spread over.
 const PROBES: usize = if cfg!(loom) { 2 } else { 8 };
 
@@ -54,7 +54,10 @@ impl Line {
             slot.compare_exchange(held, hint.0, Ordering::Release, Ordering::Relaxed).is_ok()
         };
         let empty = |slot: &&AtomicU64| slot.load(Ordering::Relaxed) == 0;
-        if self.hints.iter().filter(empty).any(|slot| replace(slot, 0)) {
+        // Slots fill from the front and empty from the back: with the last one taken there is
+        // hardly a free one.
+        let full = self.hints[SLOTS - 1].load(Ordering::Relaxed) != 0;
+        if !full && self.hints.iter().filter(empty).any(|slot| replace(slot, 0)) {
             return true;
         }
         // Full: blocks merged away leave stale hints. Looking at a few is enough, others go when
@@ -126,7 +129,8 @@ impl Bins {
                 0 => return None,
                 _ => continue,
             }
-            for slot in &line.hints {
+            // Youngest first.
+            for slot in line.hints.iter().rev() {
                 // Acquire pairs with the release of `put`, so the descriptor behind it is there.
                 let hint = slot.load(Ordering::Acquire);
                 if hint == 0 {

@@ -17,8 +17,8 @@ use std::cell::UnsafeCell;
 
 /// Streams a thread keeps bins for; a stream's place is its id modulo this.
 const SETS: usize = 16;
-/// Hints in a bin: with its two counts it fills a pair of cache lines.
-const BIN: usize = 7;
+/// Hints in a bin: with its two counts it fills four cache lines.
+const BIN: usize = 15;
 /// Misses on a place taken by another stream until that stream's bins are given up.
 const STRIKES: u32 = 64;
 
@@ -29,7 +29,7 @@ pub(crate) struct Entry {
     pub block: *const Descriptor,
 }
 
-#[repr(align(128))]
+#[repr(align(256))]
 #[derive(Clone, Copy)]
 struct Bin {
     entries: [Entry; BIN],
