@@ -129,8 +129,10 @@ impl Bins {
                 0 => return None,
                 _ => continue,
             }
-            // Youngest first.
-            for slot in line.hints.iter().rev() {
+            // Youngest first. With the first slot empty there is hardly a hint further back.
+            let slots: &[AtomicU64] =
+                if line.hints[0].load(Ordering::Relaxed) == 0 { &[] } else { &line.hints };
+            for slot in slots.iter().rev() {
                 // Acquire pairs with the release of `put`, so the descriptor behind it is there.
                 let hint = slot.load(Ordering::Acquire);
                 if hint == 0 {
