@@ -114,7 +114,8 @@ impl Core {
 
     /// A use on another stream, until the free.
     pub fn record_use(&self, block: &Descriptor, stream: StreamId) {
-        if block.stream() != stream {
+        // The own stream's use lasts until the free anyway, unless `last_use` ended it before.
+        if block.stream() != stream || block.word().has(Word::USES) {
             block.begin_uses();
             block.record_use(Fence::open(stream));
         }

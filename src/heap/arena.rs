@@ -255,7 +255,7 @@ impl Arena {
 
     /// The out-of-memory answer as things stand.
     pub(super) fn out_of_memory(&self) -> Denied {
-        let (mut largest_free, mut free, mut in_flight) = (0, 0, 0);
+        let (mut largest_free, mut free, mut in_flight) = (0, self.pages.spare_bytes(), 0);
         self.for_each_extent(|_, block| {
             if matches!(block.word().state(), State::Free | State::Cached) {
                 free += block.size();

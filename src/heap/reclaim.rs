@@ -186,7 +186,8 @@ impl Arena {
         self.read_notes();
         self.merge_all(SMALL);
         self.merge_all(LARGE);
-        let surplus = self.pages.reserved().saturating_sub(target);
+        let page = self.pages.page_bytes();
+        let surplus = self.pages.reserved().saturating_sub(target).next_multiple_of(page);
         self.strip_idle(surplus.saturating_sub(self.pages.spare_bytes()))?;
         self.pages.release_spare(surplus)
     }
