@@ -5,7 +5,8 @@ use std::time::Duration;
 /// When memory that one stream freed may serve another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reuse {
-    /// Never before somebody knows the order already: no event is recorded or asked about.
+    /// Never before somebody knows the order already. No event is recorded or asked about, except as
+    /// the last resort before out-of-memory.
     SameStream,
     /// Once the freeing streams' work has completed. Asks the driver; inserts no waits.
     Completed,

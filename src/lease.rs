@@ -89,14 +89,16 @@ fn find(core: &Core) -> Option<&Lease> {
     if cfg!(loom) {
         return None;
     }
+    // Leases of pools that are closed keep only host memory. They end after the borrow: ending one
+    // may give back a pool's memory, which may run anything.
+    let mut closed = Vec::new();
     let found = LEASES.try_with(|leases| {
         let mut leases = leases.borrow_mut();
         let held = leases.iter().find(|lease| ptr::eq(&*lease.core, core));
         let lease: *const Lease = match held {
             Some(lease) => &**lease,
             None => {
-                // Leases of pools that are closed keep only host memory: let go of it.
-                leases.retain(|lease| !lease.core.is_closed());
+                closed.extend(leases.extract_if(.., |lease| lease.core.is_closed()));
                 let held = core.lease();
                 let lease = Box::new(Lease {
                     cache: Arc::as_ptr(&held),
@@ -108,9 +110,12 @@ fn find(core: &Core) -> Option<&Lease> {
                 &**leases.last()?
             }
         };
-        LAST.set((core, lease));
         Some(lease)
     });
+    drop(closed);
+    if let Ok(Some(lease)) = found {
+        LAST.set((core, lease));
+    }
     // SAFETY: as in `last`.
     found.ok().flatten().and_then(|lease| unsafe { lease.as_ref() })
 }

@@ -187,7 +187,8 @@ impl Pool {
     }
 
     /// Registers a stream of the caller's, which must stay valid until the last clone of the
-    /// returned [`Stream`] is dropped.
+    /// returned [`Stream`] is dropped. No work that touches the pool's memory may be submitted to it
+    /// after that.
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`] or [`Error::TooManyStreams`].
@@ -212,7 +213,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::UnknownAddress`] when no block starts there, [`Error::NotAllocated`] when it was
-    /// freed before. Neither changes anything.
+    /// freed before. Neither changes anything. Freeing an address while another thread frees it, or
+    /// records a use of it, or drops its [`crate::Buffer`], is a race in the caller's program.
     #[inline]
     pub fn free(&self, address: u64) -> Result<()> {
         self.0.free_address(address)

@@ -129,10 +129,13 @@ impl Bins {
                 0 => return None,
                 _ => continue,
             }
-            // Youngest first. With the first slot empty there is hardly a hint further back.
-            let slots: &[AtomicU64] =
-                if line.hints[0].load(Ordering::Relaxed) == 0 { &[] } else { &line.hints };
-            for slot in slots.iter().rev() {
+            // Youngest first. With the first slot empty there is hardly a hint further back; the last
+            // one is looked at too, since `put` takes it for the sign of a full line.
+            let ends = [&line.hints[0], &line.hints[SLOTS - 1]];
+            if ends.iter().all(|slot| slot.load(Ordering::Relaxed) == 0) {
+                continue;
+            }
+            for slot in line.hints.iter().rev() {
                 // Acquire pairs with the release of `put`, so the descriptor behind it is there.
                 let hint = slot.load(Ordering::Acquire);
                 if hint == 0 {

@@ -64,7 +64,7 @@ impl Core {
         if let (Some(cache), true) = (lease, size::is_small(bytes)) {
             self.want(cache, stream, size::class_of(bytes));
         }
-        let (grant, layer) = match self.find_cached(lease, device, stream, key)? {
+        let (grant, layer) = match self.find_cached(lease, device, stream, key) {
             Some(found) => found,
             None => {
                 let request = Request { stream, bytes: granted, requested: bytes };
@@ -105,7 +105,7 @@ impl Core {
         device: &'c Device,
         stream: StreamId,
         key: u64,
-    ) -> Result<Option<(Grant<'c>, Layer)>> {
+    ) -> Option<(Grant<'c>, Layer)> {
         let guard = lease::pin(lease);
         let blocks = &*device.blocks;
         let own = |hint: Hint| {
@@ -117,7 +117,7 @@ impl Core {
         };
         let cache = self.stream_cache(stream);
         if let Some(grant) = cache.and_then(|cache| cache.take(key, own, &guard)) {
-            return Ok(Some((grant, Layer::Stream)));
+            return Some((grant, Layer::Stream));
         }
 
         // From the shards: the fences are read first and count if the claim succeeds.
@@ -149,27 +149,19 @@ impl Core {
             })
         };
         if let Some(grant) = device.shards.take(stream, key, known, &guard) {
-            return Ok(Some((grant, Layer::Shard)));
+            return Some((grant, Layer::Shard));
         }
         if refused && self.settings.reuse != Reuse::SameStream {
             let mut asked = Asked::default();
-            let mut failure = None;
             let ask = |hint| {
                 claim(hint, &mut |block| {
                     block.all_fences(|fence| {
-                        self.fences.ordered(stream, fence)
-                            || asked.ask(&self.fences, fence).unwrap_or_else(|error| {
-                                failure = Some(error);
-                                false
-                            })
+                        self.fences.ordered(stream, fence) || asked.ask(&self.fences, fence)
                     })
                 })
             };
             if let Some(grant) = device.shards.take(stream, key, ask, &guard) {
-                return Ok(Some((grant, Layer::Shard)));
-            }
-            if let Some(error) = failure {
-                return Err(error.into());
+                return Some((grant, Layer::Shard));
             }
         }
         // A miss: the time to make room where hints were lost.
@@ -178,7 +170,7 @@ impl Core {
             cache.make_room(stale, &guard);
         }
         device.shards.make_room(stream, stale, &guard);
-        Ok(None)
+        None
     }
 
     fn take_from_arena<'c>(

@@ -6,7 +6,7 @@ use crate::cache::thread::Entry;
 use crate::error::{Error, Result};
 use crate::lease::{self, Lease};
 use crate::size::{self, QUANTUM};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 
 impl Core {
     /// Frees a block that its owner holds live and gives up. A small block of a stream that this
@@ -46,8 +46,14 @@ impl Core {
         let lease = lease::get(self);
         let _alive = lease.is_none().then(|| self.share());
         let Grant { block, hint } = grant;
-        let (stream, bytes) = (block.stream(), block.size());
+        let owned =
+            |word: Word| word.matches(hint) && matches!(word.state(), State::Live | State::Claimed);
         let mut word = block.word();
+        if !owned(word) {
+            // A buffer whose block was freed by address: it is somebody else's now.
+            return;
+        }
+        let (stream, bytes) = (block.stream(), block.size());
         let uses = word.has(Word::USES);
         if uses {
             block.stamp_open(|stream| self.fences.stamp(stream));
@@ -62,11 +68,16 @@ impl Core {
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
             match block.exchange(word, cached) {
                 Ok(()) => break,
-                Err(found) => word = found,
+                Err(found) if owned(found) => word = found,
+                Err(_) => return,
             }
         }
         if large && !word.has(Word::INDEXED) {
             device.blocks.note(hint.index());
+        }
+        if lease.is_none() {
+            // Pairs with the fence in `close`. A thread with a lease looks again when it ends it.
+            fence(Ordering::SeqCst);
         }
         if self.closed.load(Ordering::Acquire) {
             self.settle_late_free();

@@ -1,8 +1,7 @@
 //! The end of a pool: the last handle closes it, the last block gives the memory back.
 
 use super::Core;
-use crate::sync::{Arc, Ordering, lock};
-use rayon::prelude::*;
+use crate::sync::{Arc, Ordering, fence, lock};
 
 impl Core {
     pub fn is_closed(&self) -> bool {
@@ -23,7 +22,10 @@ impl Core {
     /// back to the driver now; else the last late free gives it back.
     fn close(&self) {
         *lock(&self.anchor) = Some(self.share());
-        self.closed.store(true, Ordering::SeqCst);
+        self.closed.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `free_shared` of a thread without a lease: it sees the pool closed,
+        // or we see its block freed.
+        fence(Ordering::SeqCst);
         self.give_back_if_idle();
     }
 
@@ -48,13 +50,15 @@ impl Core {
             self.late.store(live.div_ceil(2) as i64, Ordering::Release);
             return;
         }
-        self.devices.par_iter().for_each(|device| {
+        // One after the other: a pool may be closed on any thread, also on one of a thread pool's,
+        // which must not run other tasks while it holds the anchor.
+        for device in &self.devices {
             if lock(&device.arena).empty() {
                 let (base, bytes) = (device.blocks.base(), device.blocks.reservation());
                 // Refused only by a driver that is going away, and the reservation with it.
                 let _ = self.driver.unreserve(device.id, base, bytes);
             }
-        });
+        }
         self.fences.destroy();
         // Callers keep the core alive by a handle, a lease or a reference of their own.
         let last = anchor.take();

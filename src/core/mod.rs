@@ -124,8 +124,8 @@ impl Core {
     }
 
     /// Makes the stream's cache; its table comes with its first miss.
-    pub fn open_stream(&self, stream: StreamId) -> bool {
-        self.caches.get_or_create(u32::from(stream.get())).is_some()
+    pub fn open_stream(&self, stream: StreamId) {
+        self.caches.get_or_create(u32::from(stream.get()));
     }
 
     /// Ends a stream: its cache is dropped (hints only), its last seal recorded.

@@ -1,41 +1,45 @@
 //! Asking the driver about fences during one search.
 
 use super::Fences;
-use crate::block::{Fence, StreamId};
-use crate::driver::DriverResult;
+use crate::block::Fence;
 
-/// Streams asked in vain during one search: each is queried at most once, however many blocks wait
-/// for it.
+/// Fences asked about in vain during one search. A stream runs in order, so what came after such a
+/// fence is not over either, and is not asked about again; each stream is queried at most as often
+/// as it has pending seals.
 #[derive(Default)]
 pub(crate) struct Asked {
-    failed: Vec<StreamId>,
+    /// The earliest of each stream.
+    failed: Vec<Fence>,
 }
 
 impl Asked {
-    /// Whether the fence's stream was asked in vain.
+    /// Whether the fence, or an earlier one of its stream, was asked about in vain.
     pub fn has_failed(&self, fence: Fence) -> bool {
-        self.failed.contains(&fence.stream())
+        self.failed.iter().any(|f| f.stream() == fence.stream() && f.q() <= fence.q())
     }
 
-    /// Counts the fence's stream as asked in vain.
+    /// Counts the fence as asked about in vain.
     pub fn refuse(&mut self, fence: Fence) {
-        if !self.has_failed(fence) {
-            self.failed.push(fence.stream());
+        match self.failed.iter_mut().find(|f| f.stream() == fence.stream()) {
+            Some(earliest) if earliest.q() <= fence.q() => {}
+            Some(earliest) => *earliest = fence,
+            None => self.failed.push(fence),
         }
     }
 
     /// Whether `fence` has completed, by at most one query, after a seal where none covers it yet.
-    pub fn ask(&mut self, fences: &Fences, fence: Fence) -> DriverResult<bool> {
+    /// A driver that fails to answer has not said so; the stream is then left alone.
+    pub fn ask(&mut self, fences: &Fences, fence: Fence) -> bool {
         if fences.completed(fence) {
-            return Ok(true);
+            return true;
         }
         if self.has_failed(fence) {
-            return Ok(false);
+            return false;
         }
-        let done = fences.seal(fence)? && fences.poll(fence)?;
+        let done = matches!(fences.seal(fence), Ok(true)) && matches!(fences.poll(fence), Ok(true));
         if !done {
             self.refuse(fence);
         }
-        Ok(done)
+        done
     }
 }

@@ -65,19 +65,17 @@ impl Events {
                 Err(found) => top = found,
             }
         }
+        // First the event, then its row: a failing driver costs no row.
+        let handle = driver.create_event(self.device)?;
         let index = self.made.fetch_add(1, Ordering::Relaxed);
-        let Some(row) = self.rows.get_or_create(index) else {
+        let row = if (index as usize) < EVENTS { self.rows.get_or_create(index) } else { None };
+        let Some(row) = row else {
             self.made.fetch_sub(1, Ordering::Relaxed);
+            driver.destroy_event(self.device, handle)?;
             return Ok(None);
         };
-        match driver.create_event(self.device) {
-            Ok(handle) => {
-                row.handle.store(handle.0, Ordering::Relaxed);
-                Ok(Some(index))
-            }
-            // The row stays unused: a failing driver costs a row, never a double use.
-            Err(error) => Err(error),
-        }
+        row.handle.store(handle.0, Ordering::Relaxed);
+        Ok(Some(index))
     }
 
     /// Gives a taken event back.

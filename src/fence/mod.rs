@@ -434,6 +434,7 @@ impl Fences {
 
     /// Destroys the events. The caller is the last user of the pool.
     pub fn destroy(&self) {
+        self.abandon_streams();
         for events in &self.events {
             events.destroy(&*self.driver);
         }

@@ -17,6 +17,9 @@ struct Ids {
     top: u16,
     /// Ended streams with their last seal. An id stays with its device, since events do.
     quarantine: Vec<(DeviceId, Fence)>,
+    /// Streams whose last seal the driver refused. Their handles are kept, to try again: without
+    /// that seal nobody could tell when their work is done.
+    unfinished: Vec<StreamId>,
 }
 
 impl Registry {
@@ -33,6 +36,7 @@ impl Fences {
         handle: StreamHandle,
         owned: bool,
     ) -> Option<StreamId> {
+        self.finish_streams();
         let mut ids = lock(&self.registry.0);
         let out = ids
             .quarantine
@@ -63,18 +67,40 @@ impl Fences {
     /// The caller is alone with the stream's handle.
     pub(super) fn end(&self, id: StreamId) {
         let stream = self.stream(id);
-        let sealed = self.record_seal(stream, std::slice::from_ref(&stream.last), |_, _| Ok(()));
+        let seal = || self.record_seal(stream, std::slice::from_ref(&stream.last), |_, _| Ok(()));
+        let sealed = [seal, seal].iter().any(|seal| matches!(seal(), Ok(Sealed::Published)));
+        if !sealed {
+            // The handle of a caller's stream is gone after this: then its memory stays away from
+            // others for good.
+            if stream.is_owned() {
+                lock(&self.registry.0).unfinished.push(id);
+            }
+            return;
+        }
         // Release pairs with the acquire of `effective`.
         stream.ended.store(true, Ordering::Release);
+        self.destroy_handle(id);
+        let last = Fence::new(id, stream.last_seal());
+        lock(&self.registry.0).quarantine.push((stream.device(), last));
+    }
+
+    fn destroy_handle(&self, id: StreamId) {
+        let stream = self.stream(id);
         if stream.is_owned() {
             // Refused only by a driver that is going away; the handle goes with it.
             let _ = self.driver.destroy_stream(stream.device(), stream.handle());
         }
-        // Without a last seal nobody can tell when the stream's work is done: the id is not used
-        // again.
-        if let Ok(Sealed::Published) = sealed {
-            let last = Fence::new(id, stream.q.load(Ordering::Relaxed) - 1);
-            lock(&self.registry.0).quarantine.push((stream.device(), last));
-        }
+    }
+
+    /// Tries again to end the streams whose last seal the driver refused.
+    pub fn finish_streams(&self) {
+        let unfinished = std::mem::take(&mut lock(&self.registry.0).unfinished);
+        unfinished.into_iter().for_each(|id| self.end(id));
+    }
+
+    /// Destroys the handles of streams that could not be ended. The caller is the pool's last user.
+    pub(super) fn abandon_streams(&self) {
+        let unfinished = std::mem::take(&mut lock(&self.registry.0).unfinished);
+        unfinished.into_iter().for_each(|id| self.destroy_handle(id));
     }
 }

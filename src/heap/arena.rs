@@ -8,7 +8,7 @@ use super::{Blocks, fit::Effort};
 use crate::block::{Descriptor, State, StreamId, Word};
 use crate::config::{Reuse, Settings};
 use crate::driver::{DeviceId, Driver, DriverError};
-use crate::fence::Fences;
+use crate::fence::{Asked, Fences};
 use crate::size;
 use crate::sync::Arc;
 
@@ -50,6 +50,8 @@ pub struct Arena {
     pub(super) spares: Vec<u32>,
     pub(super) regions: [Region; 2],
     pub(super) settings: Settings,
+    /// Streams asked in vain since the arena was entered.
+    pub(super) asked: Asked,
 }
 
 /// What a miss asks for.
@@ -101,6 +103,7 @@ impl Arena {
             spares: Vec::new(),
             regions: [region(), region()],
             settings,
+            asked: Asked::default(),
         };
         let large = base + layout.small_bytes;
         arena.regions[0].first = arena.describe_region(SMALL, base, layout.small_bytes)?;
@@ -121,6 +124,7 @@ impl Arena {
     /// extents elsewhere, at the last waiting for their fences.
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
+        self.asked = Asked::default();
         self.read_notes();
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
@@ -160,12 +164,9 @@ impl Arena {
     /// their region is a small part of the whole, keeping one block of each size at hand is worth
     /// more than the memory.
     fn may_spread(&self) -> bool {
-        self.regions[usize::from(SMALL)].backed < SPREAD_FLOOR.max(self.spread())
-    }
-
-    /// The share of what is reserved that small blocks may spread over.
-    pub(super) fn spread(&self) -> u64 {
-        self.pages.reserved() / SPREAD_SHARE
+        self.pages.headroom() > 0
+            && self.regions[usize::from(SMALL)].backed
+                < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
     }
 
     /// Brings the index up to date with what was freed since the arena last looked: merged with a

@@ -13,6 +13,7 @@
 use super::arena::Arena;
 use super::index::Index;
 use crate::block::{Descriptor, FenceSet, State, Word};
+use crate::config::Reuse;
 
 /// An extent's neighbours, and its place in the index. Index 0 is no extent.
 #[derive(Clone, Copy, Default)]
@@ -164,17 +165,33 @@ impl Arena {
         }
     }
 
-    /// What the fences of both extents come to once completed ones are forgotten, if a set holds
-    /// them.
-    fn joint_fences(&self, a: u32, b: u32) -> Option<FenceSet> {
-        match (self.block(a).single_fence(), self.block(b).single_fence()) {
-            (Some(a), Some(b)) if a.stream() == b.stream() => Some(FenceSet::of(a.later(b))),
-            _ => {
-                let pending =
-                    |index| self.block(index).fences_where(|fence| !self.fences.completed(fence));
-                pending(a)?.union(&pending(b)?)
-            }
+    /// What the fences of both extents come to, if they may be one. Extents of different streams
+    /// are merged only once the streams' work is over, which the driver is asked about: otherwise
+    /// one stream that hangs would take its neighbours' memory with it.
+    fn joint_fences(&mut self, a: u32, b: u32) -> Option<FenceSet> {
+        if let (Some(a), Some(b)) = (self.block(a).single_fence(), self.block(b).single_fence())
+            && a.stream() == b.stream()
+        {
+            return Some(FenceSet::of(a.later(b)));
         }
+        let mut asked = std::mem::take(&mut self.asked);
+        let may_ask = self.settings.reuse != Reuse::SameStream;
+        let mut pending = |index| {
+            self.block(index).fences_where(|fence| {
+                let done =
+                    self.fences.completed(fence) || may_ask && asked.ask(&self.fences, fence);
+                !done
+            })
+        };
+        let joint = match (pending(a), pending(b)) {
+            (Some(a), Some(b)) => a.union(&b).filter(|both| {
+                let same = |set: &FenceSet| set.iter().count() == both.iter().count();
+                both.iter().count() == 0 || both.iter().count() == 1 && same(&a) && same(&b)
+            }),
+            _ => None,
+        };
+        self.asked = asked;
+        joint
     }
 
     /// Whether claimed extent `index` may swallow its neighbour in the state `seen`.
@@ -254,6 +271,7 @@ impl Arena {
         debug_assert!(bytes > 0 && bytes < size);
         let Links { prev, region, .. } = self.links[index as usize];
         let low = self.describe(region, address, bytes)?;
+        self.block(low).copy_fences(self.block(index), |_| true);
         self.block(index).set_extent(address + bytes, size - bytes);
         self.links[low as usize].prev = prev;
         self.links[low as usize].next = index;

@@ -51,10 +51,10 @@ impl Arena {
         let mut asked = Asked::default();
         loop {
             // A claim may be lost to the block's own stream: then look again at what is left.
-            let cached = self.best(region, List::Cached, request, effort, &mut asked)?;
+            let cached = self.best(region, List::Cached, request, effort, &mut asked);
             let free = match cached {
                 Some(best) if best.size == request.bytes => None,
-                _ => self.best(region, List::Free, request, effort, &mut asked)?,
+                _ => self.best(region, List::Free, request, effort, &mut asked),
             };
             let best = match (cached, free) {
                 (Some(cached), Some(free)) if free.size < cached.size => free,
@@ -78,7 +78,7 @@ impl Arena {
             if !self.claim(index, seen) {
                 continue;
             }
-            if effort == Effort::Wait && !self.wait_for(index, request.stream)? {
+            if effort == Effort::Wait && !self.wait_for(index, request.stream) {
                 self.block(index).all_fences(|fence| {
                     asked.refuse(fence);
                     true
@@ -102,7 +102,7 @@ impl Arena {
         request: Request,
         effort: Effort,
         asked: &mut Asked,
-    ) -> Result<Option<Candidate>, Denied> {
+    ) -> Option<Candidate> {
         let mut bin = self.regions[usize::from(region)].list(list).first_bin(request.bytes);
         while let Some(current) = bin {
             let mut best: Option<Candidate> = None;
@@ -119,7 +119,7 @@ impl Arena {
                     };
                     if size >= request.bytes
                         && best.is_none_or(better)
-                        && self.usable(index, request.stream, effort, asked)?
+                        && self.usable(index, request.stream, effort, asked)
                     {
                         best = Some(Candidate { index, size, seen });
                     }
@@ -129,41 +129,24 @@ impl Arena {
                 index = next;
             }
             if best.is_some() {
-                return Ok(best);
+                return best;
             }
             bin = self.regions[usize::from(region)].list(list).bin_after(current);
         }
-        Ok(None)
+        None
     }
 
-    fn usable(
-        &self,
-        index: u32,
-        stream: StreamId,
-        effort: Effort,
-        asked: &mut Asked,
-    ) -> Result<bool, Denied> {
+    fn usable(&self, index: u32, stream: StreamId, effort: Effort, asked: &mut Asked) -> bool {
         let block = self.block(index);
-        if block.all_fences(|fence| self.fences.ordered(stream, fence)) {
-            return Ok(true);
-        }
-        let mut error = None;
-        let usable = effort != Effort::Known
-            && block.all_fences(|fence| {
-                self.fences.ordered(stream, fence)
-                    || if effort == Effort::Ask {
-                        asked.ask(&self.fences, fence).unwrap_or_else(|e| {
-                            error = Some(e);
-                            false
-                        })
-                    } else {
-                        !asked.has_failed(fence)
-                    }
-            });
-        match error {
-            Some(error) => Err(Denied::Driver(error)),
-            None => Ok(usable),
-        }
+        block.all_fences(|fence| self.fences.ordered(stream, fence))
+            || effort != Effort::Known
+                && block.all_fences(|fence| {
+                    self.fences.ordered(stream, fence)
+                        || match effort {
+                            Effort::Ask => asked.ask(&self.fences, fence),
+                            _ => !asked.has_failed(fence),
+                        }
+                })
     }
 
     /// Whether another stream has used an extent since it was fresh.
@@ -172,16 +155,9 @@ impl Arena {
     }
 
     /// Makes `stream` wait for what a claimed extent's other streams still do.
-    fn wait_for(&self, index: u32, stream: StreamId) -> Result<bool, Denied> {
-        let mut outcome = Ok(true);
-        self.block(index).all_fences(|fence| {
-            if matches!(outcome, Ok(true)) {
-                outcome = self.fences.wait(stream, fence);
-            }
-            matches!(outcome, Ok(true))
-        });
-        // A stream that cannot be sealed or waited for now only makes this extent unusable.
-        Ok(outcome.unwrap_or(false))
+    /// False where some stream cannot be waited for now: then the extent is not usable.
+    fn wait_for(&self, index: u32, stream: StreamId) -> bool {
+        self.block(index).all_fences(|fence| matches!(self.fences.wait(stream, fence), Ok(true)))
     }
 
     /// Cuts a claimed extent to the request's size, files the rest, and makes it live.
@@ -215,6 +191,21 @@ impl Arena {
     /// Puts fresh memory behind the hole that needs least of it, together with a free extent just
     /// below it where that one's fences allow.
     pub(super) fn grow(&mut self, region: u8, request: Request) -> Result<(u32, Word), Denied> {
+        match self.grow_by(region, request, true) {
+            // Without the slack there may be enough.
+            Err(Denied::OutOfMemory { .. }) => self.grow_by(region, request, false),
+            done => done,
+        }
+    }
+
+    fn grow_by(
+        &mut self,
+        region: u8,
+        request: Request,
+        slack: bool,
+    ) -> Result<(u32, Word), Denied> {
+        // What cannot be unmapped yet is not to be had; `back` says so.
+        let _ = self.pages.unstick();
         let page = self.pages.page_bytes();
         let mut best: Option<(u64, u64, u32, bool)> = None;
         let mut bin = self.regions[usize::from(region)].list(List::Holes).first_bin(page);
@@ -245,7 +236,7 @@ impl Arena {
         // quite the same way twice, so that without slack each step would grow by a page or two.
         let share = if region == SMALL { SMALL_STEP } else { LARGE_STEP };
         let step = (self.pages.reserved() / share / page).min(headroom).min(bytes / page);
-        let fresh = fresh.max(step * page);
+        let fresh = if slack { fresh.max(step * page) } else { fresh };
         let seen = self.block(hole).word();
         self.claim(hole, seen);
         if fresh < bytes {

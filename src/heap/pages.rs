@@ -23,6 +23,9 @@ pub(super) struct Pages {
     handles: Vec<Option<PageHandle>>,
     /// Pages taken out of a mapping and not given back yet.
     spare: Vec<PageHandle>,
+    /// What a failed mapping left mapped because unmapping it failed too: unmapped before the next
+    /// mapping.
+    stuck: Vec<(u64, Vec<PageHandle>)>,
     gauge: Arc<Gauge>,
 }
 
@@ -69,8 +72,9 @@ impl Pages {
         limit: u64,
         gauge: Arc<Gauge>,
     ) -> Self {
-        let (handles, spare, access) = (Vec::new(), Vec::new(), Box::new([device]));
-        Self { driver, device, base, page_bytes, access, limit, handles, spare, gauge }
+        let (handles, spare, stuck) = (Vec::new(), Vec::new(), Vec::new());
+        let access = Box::new([device]);
+        Self { driver, device, base, page_bytes, access, limit, handles, spare, stuck, gauge }
     }
 
     /// Pages mapped from now on are accessible to these devices, this one among them.
@@ -108,6 +112,7 @@ impl Pages {
 
     /// Puts memory behind `bytes` at `address`, both whole pages: spare pages first, then new ones.
     pub fn back(&mut self, address: u64, bytes: u64) -> DriverResult<()> {
+        self.unstick()?;
         let count = (bytes / self.page_bytes) as usize;
         let first = self.page_of(address);
         if self.handles.len() < first + count {
@@ -124,16 +129,28 @@ impl Pages {
                 }
             }
             Err(_) => {
-                if mapped > 0 {
-                    // Nothing has touched these pages: nothing to wait for.
-                    let span = mapped * self.page_bytes;
-                    let _ = self.driver.unmap(self.device, address, span);
+                let unmapped = pages.split_off(mapped as usize);
+                self.spare.extend(unmapped);
+                if !pages.is_empty() {
+                    self.stuck.push((address, pages));
                 }
-                self.spare.append(&mut pages);
+                // What cannot be undone now is tried again before the next mapping.
+                let _ = self.unstick();
                 let _ = self.release_spare(u64::MAX);
             }
         }
         result
+    }
+
+    /// Unmaps what failed mappings left behind. Nothing has touched those pages: there is nothing to
+    /// wait for.
+    pub fn unstick(&mut self) -> DriverResult<()> {
+        while let Some((address, pages)) = self.stuck.last() {
+            let bytes = pages.len() as u64 * self.page_bytes;
+            self.driver.unmap(self.device, *address, bytes)?;
+            self.spare.extend(self.stuck.pop().into_iter().flat_map(|(_, pages)| pages));
+        }
+        Ok(())
     }
 
     fn back_with(
@@ -186,6 +203,8 @@ impl Pages {
 
     /// Gives at most `bytes` of spare pages back to the driver.
     pub fn release_spare(&mut self, bytes: u64) -> DriverResult<()> {
+        // Then those pages are spare as well.
+        let _ = self.unstick();
         let mut left = bytes / self.page_bytes;
         while left > 0
             && let Some(page) = self.spare.pop()

@@ -18,29 +18,37 @@ impl Arena {
         region: u8,
         request: Request,
     ) -> Result<(u32, Word), Denied> {
-        self.merge_all(SMALL);
-        self.merge_all(LARGE);
-        let wanted = request.bytes.next_multiple_of(self.pages.page_bytes());
-        self.strip_idle(wanted).map_err(Denied::Driver)?;
-        match self.grow(region, request) {
-            Err(Denied::OutOfMemory { .. }) => {}
-            done => return done,
+        // Each attempt may learn that work is over, which the next one makes use of.
+        for last in [false, true] {
+            for _ in 0..2 {
+                match self.reclaim_once(region, request) {
+                    Err(Denied::OutOfMemory { .. }) => {}
+                    done => return done,
+                }
+            }
+            if last || !self.wait_on_host() {
+                break;
+            }
         }
-        if !self.wait_on_host().map_err(Denied::Driver)? {
-            return Err(self.out_of_memory());
-        }
+        Err(self.out_of_memory())
+    }
+
+    fn reclaim_once(&mut self, region: u8, request: Request) -> Result<(u32, Word), Denied> {
+        self.asked = Asked::default();
         self.merge_all(SMALL);
         self.merge_all(LARGE);
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }
-        self.strip_idle(wanted).map_err(Denied::Driver)?;
+        let wanted = request.bytes.next_multiple_of(self.pages.page_bytes());
+        // A driver that refuses to unmap leaves what there is.
+        let _ = self.strip_idle(wanted);
         self.grow(region, request)
     }
 
     /// Moves up to `bytes` of whole pages from behind free extents into the spare ones, largest
-    /// extents first. Returns how much it moved.
-    pub(super) fn strip_idle(&mut self, bytes: u64) -> DriverResult<u64> {
+    /// extents first. An error is the first of them; the other extents are tried all the same.
+    pub(super) fn strip_idle(&mut self, bytes: u64) -> DriverResult<()> {
         let mut idle: Vec<(u64, u32)> = Vec::new();
         self.for_each_extent(|index, block| {
             if block.word().state() == State::Free && block.size() >= self.pages.page_bytes() {
@@ -49,28 +57,24 @@ impl Arena {
         });
         idle.sort_unstable_by(|a, b| b.cmp(a));
         let mut asked = Asked::default();
-        let mut moved = 0;
+        let (mut moved, mut failure) = (0, Ok(()));
         for (_, index) in idle {
             if moved >= bytes {
                 break;
             }
             // Earlier strips may have merged holes, never free extents: `index` is as it was.
-            if self.is_done(index, &mut asked)? {
-                moved += self.strip(index, bytes - moved)?;
+            if self.is_done(index, &mut asked) {
+                match self.strip(index, bytes - moved) {
+                    Ok(more) => moved += more,
+                    Err(error) => failure = failure.and(Err(error)),
+                }
             }
         }
-        Ok(moved)
+        failure
     }
 
-    fn is_done(&self, index: u32, asked: &mut Asked) -> DriverResult<bool> {
-        let mut outcome = Ok(true);
-        self.block(index).all_fences(|fence| {
-            if matches!(outcome, Ok(true)) {
-                outcome = asked.ask(&self.fences, fence);
-            }
-            matches!(outcome, Ok(true))
-        });
-        outcome
+    fn is_done(&self, index: u32, asked: &mut Asked) -> bool {
+        self.block(index).all_fences(|fence| asked.ask(&self.fences, fence))
     }
 
     /// Takes at most `bytes` (rounded up to pages) from behind the whole pages of a free extent,
@@ -129,7 +133,8 @@ impl Arena {
 
     /// Waits until the free extents' fences have completed, at most for the configured time. True
     /// when some fence completed that had not before.
-    fn wait_on_host(&self) -> DriverResult<bool> {
+    fn wait_on_host(&self) -> bool {
+        self.fences.finish_streams();
         let mut fences: Vec<Fence> = Vec::new();
         self.for_each_extent(|_, block| {
             if block.word().state() == State::Free {
@@ -154,9 +159,10 @@ impl Arena {
         let mut progress = false;
         for fence in fences {
             let left = deadline.saturating_duration_since(Instant::now());
-            progress |= self.fences.synchronize(fence, left)?;
+            // A driver that fails to answer has not said that it is done.
+            progress |= matches!(self.fences.synchronize(fence, left), Ok(true));
         }
-        Ok(progress)
+        progress
     }
 
     /// Blocks that users hold, or are about to free.
@@ -174,8 +180,8 @@ impl Arena {
         self.read_notes();
         self.merge_all(SMALL);
         self.merge_all(LARGE);
-        // Errors leave memory mapped, which the answer says; nobody is left to tell more.
-        let _ = self.wait_on_host();
+        self.wait_on_host();
+        // An error leaves memory mapped, which the answer says; nobody is left to tell more.
         let _ = self.trim(0);
         self.pages.reserved() == 0
     }
@@ -183,12 +189,15 @@ impl Arena {
     /// Gives idle memory back to the driver until at most `target` bytes are reserved, as far as
     /// whole pages are idle and their work is over. Does not wait.
     pub fn trim(&mut self, target: u64) -> DriverResult<()> {
+        self.fences.finish_streams();
+        self.asked = Asked::default();
         self.read_notes();
         self.merge_all(SMALL);
         self.merge_all(LARGE);
         let page = self.pages.page_bytes();
         let surplus = self.pages.reserved().saturating_sub(target).next_multiple_of(page);
-        self.strip_idle(surplus.saturating_sub(self.pages.spare_bytes()))?;
-        self.pages.release_spare(surplus)
+        let stripped = self.strip_idle(surplus.saturating_sub(self.pages.spare_bytes()));
+        let released = self.pages.release_spare(surplus);
+        stripped.and(released)
     }
 }

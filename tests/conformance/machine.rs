@@ -1,0 +1,223 @@
+//! The machines that the suite runs on, and what a case needs of one.
+
+use crate::support::Watched;
+use millpond::driver::sim::SimDriver;
+use millpond::driver::{Driver, StreamHandle};
+use millpond::{Buffer, Builder, DeviceId, Pool, Result, Stream};
+use millpond_simgpu::{Completion, Sim, Touch};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A machine with GPUs, fresh for one case.
+pub trait Machine: Sync {
+    /// Its driver.
+    fn driver(&self) -> Arc<dyn Driver>;
+
+    /// Gives a stream work that writes `label` all over a range.
+    fn write(&self, stream: StreamHandle, address: u64, bytes: u64, label: u64);
+
+    /// Gives a stream work that reads a range and expects `label` there.
+    fn read(&self, stream: StreamHandle, address: u64, bytes: u64, label: u64);
+
+    /// Lets all work submitted so far get done, without anybody observing that it is.
+    fn pass_time(&self);
+
+    /// Whether work stays undone until `pass_time` or a host wait.
+    fn holds_work(&self) -> bool;
+
+    /// What went wrong with the work so far; empty where nothing did.
+    fn hazards(&self) -> Vec<String>;
+
+    /// What was taken from the driver and not given back, if anything.
+    fn leaks(&self) -> Option<String>;
+}
+
+/// Simulated devices with the race oracle on.
+pub struct Simulated {
+    sim: Sim,
+    completion: Completion,
+}
+
+impl Simulated {
+    pub fn new(completion: Completion, seed: u64, page: u64, devices: u16, bytes: u64) -> Self {
+        let sim = Sim::builder()
+            .devices(devices)
+            .capacity(bytes)
+            .granularity(page)
+            .completion(completion)
+            .seed(seed)
+            .oracle(true)
+            .build()
+            .unwrap();
+        Self { sim, completion }
+    }
+}
+
+impl Machine for Simulated {
+    fn driver(&self) -> Arc<dyn Driver> {
+        Arc::new(SimDriver::new(self.sim.clone()))
+    }
+
+    fn write(&self, stream: StreamHandle, address: u64, bytes: u64, label: u64) {
+        self.sim.launch(stream.into(), &[Touch::write(address, bytes).label(label)]).unwrap();
+    }
+
+    fn read(&self, stream: StreamHandle, address: u64, bytes: u64, label: u64) {
+        self.sim.launch(stream.into(), &[Touch::read(address, bytes).label(label)]).unwrap();
+    }
+
+    fn pass_time(&self) {
+        match self.completion {
+            Completion::Lag(lag) => (0..lag).for_each(|_| self.sim.tick()),
+            // Any call brings the scheduler on; this one tells nobody anything.
+            Completion::Scheduled => {
+                (0..2000).for_each(|_| drop(self.sim.memory_info(0)));
+            }
+        }
+    }
+
+    fn holds_work(&self) -> bool {
+        matches!(self.completion, Completion::Lag(lag) if lag > 0)
+    }
+
+    fn hazards(&self) -> Vec<String> {
+        let mut found: Vec<String> = self.sim.hazards().iter().map(ToString::to_string).collect();
+        found.extend((self.sim.device_faults() > 0).then(|| "work without memory".into()));
+        found
+    }
+
+    fn leaks(&self) -> Option<String> {
+        let leaks = self.sim.leaks();
+        (!leaks.is_empty()).then(|| leaks.to_string())
+    }
+}
+
+/// A machine with what cases do on it.
+pub struct Rig<M> {
+    pub machine: M,
+    pub driver: Arc<Watched>,
+    pub page: u64,
+    raw: Arc<dyn Driver>,
+    bytes: u64,
+    labels: AtomicU64,
+}
+
+/// A block that was written to.
+#[derive(Debug)]
+pub struct Block {
+    pub buffer: Buffer,
+    label: u64,
+}
+
+impl Block {
+    pub fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+}
+
+pub const D0: DeviceId = DeviceId(0);
+pub const D1: DeviceId = DeviceId(1);
+pub const MIB: u64 = 1 << 20;
+
+impl<M: Machine> Rig<M> {
+    /// A rig on a fresh machine of this many devices, each with so many bytes.
+    pub fn new(make: impl Fn(u16, u64) -> M, devices: u16, bytes: u64) -> Self {
+        let machine = make(devices, bytes);
+        let raw = machine.driver();
+        let page = raw.device(D0).unwrap().granularity;
+        let driver = Watched::new(Arc::clone(&raw));
+        Self { machine, driver, page, raw, bytes, labels: AtomicU64::new(1) }
+    }
+
+    /// A builder of a pool on the watched driver.
+    pub fn builder(&self) -> Builder {
+        let driver: Arc<dyn Driver> = Arc::<Watched>::clone(&self.driver);
+        Pool::builder_shared(driver).capacity(self.bytes)
+    }
+
+    pub fn pool(&self) -> Pool {
+        self.builder().build().unwrap()
+    }
+
+    /// The driver itself, for what the pool does not do.
+    pub fn raw(&self) -> &dyn Driver {
+        &*self.raw
+    }
+
+    /// Allocates, and writes a label of its own to every byte.
+    pub fn try_get(&self, stream: &Stream, bytes: u64) -> Result<Block> {
+        let buffer = stream.alloc::<u8>(bytes as usize)?;
+        let label = self.labels.fetch_add(1, Ordering::Relaxed);
+        self.machine.write(stream.handle(), buffer.address(), bytes, label);
+        Ok(Block { buffer, label })
+    }
+
+    #[track_caller]
+    pub fn get(&self, stream: &Stream, bytes: u64) -> Block {
+        self.try_get(stream, bytes).unwrap()
+    }
+
+    /// Reads all of a block on a stream.
+    pub fn read(&self, stream: &Stream, block: &Block) {
+        let Block { buffer, label } = block;
+        self.machine.read(stream.handle(), buffer.address(), buffer.bytes(), *label);
+    }
+
+    /// Reads a block for the last time on its own stream, and frees it.
+    pub fn free(&self, stream: &Stream, block: Block) {
+        self.read(stream, &block);
+        drop(block);
+    }
+
+    /// Allocates, writes, reads and frees; returns where it was.
+    pub fn touch(&self, stream: &Stream, bytes: u64) -> u64 {
+        let block = self.get(stream, bytes);
+        let address = block.address();
+        self.free(stream, block);
+        address
+    }
+
+    /// Orders one stream after another by an event that the pool knows nothing of.
+    pub fn order(&self, before: &Stream, after: &Stream) {
+        let event = self.raw.create_event(before.device()).unwrap();
+        self.raw.record(before.device(), event, before.handle()).unwrap();
+        self.raw.wait(after.device(), after.handle(), event).unwrap();
+        self.raw.destroy_event(before.device(), event).unwrap();
+    }
+
+    /// Reads a block on another stream than its own.
+    pub fn use_on(&self, user: &Stream, home: &Stream, block: &Block) {
+        self.order(home, user);
+        self.read(user, block);
+    }
+
+    /// Trims when all work is done. The pool learns that it is by events that it records when it is
+    /// first asked, so they take their time too.
+    pub fn trim_idle(&self, pool: &Pool, device: DeviceId, target: u64) -> u64 {
+        pool.trim(device, target).unwrap();
+        self.machine.pass_time();
+        pool.trim(device, target).unwrap()
+    }
+
+    /// Panics with the first hazards, if there are any.
+    #[track_caller]
+    pub fn assert_quiet(&self) {
+        let hazards = self.machine.hazards();
+        let first: Vec<_> = hazards.iter().take(5).collect();
+        assert!(hazards.is_empty(), "{} hazards: {first:#?}", hazards.len());
+    }
+
+    #[track_caller]
+    pub fn assert_nothing_leaked(&self) {
+        assert_eq!(self.machine.leaks(), None);
+    }
+
+    /// The end of a case: the heap is in order, its end gives everything back, nothing raced.
+    #[track_caller]
+    pub fn done(self, pool: Pool) {
+        pool.check_invariants();
+        drop(pool);
+        self.assert_quiet();
+        self.assert_nothing_leaked();
+    }
+}

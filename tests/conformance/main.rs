@@ -1,0 +1,93 @@
+//! One suite over every machine: what a pool promises, whatever driver it stands on.
+//!
+//! A case is generic over [`machine::Machine`] and gets a function that makes a fresh one. `suite!`
+//! makes tests of all cases on one kind of machine; a further driver is a further line at the end.
+#![cfg(feature = "sim")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod addresses;
+mod capacity;
+mod figures;
+mod lifetime;
+mod machine;
+mod reuse;
+mod streams;
+mod threads;
+mod uses;
+mod waits;
+
+use machine::{MIB, Simulated};
+use millpond_simgpu::Completion;
+
+/// All cases on one kind of machine: a name, and what makes a machine from a number of devices and
+/// the bytes of each.
+macro_rules! suite {
+    ($name:ident: $make:expr) => {
+        mod $name {
+            suite! { @cases $make;
+                addresses: aligned_and_disjoint, sizes_around_every_border, thousands_of_one_size,
+                    everything_goes_back;
+                reuse: same_stream_at_once, cross_stream_only_when_ordered,
+                    short_memory_moves_between_streams, policy_same_stream, policy_completed,
+                    policy_wait, cached_blocks_are_not_stranded;
+                uses: recorded_uses_end_with_the_free, last_uses_end_where_declared,
+                    later_declarations_replace_earlier_ones, uses_on_the_own_stream,
+                    cached_blocks_used_elsewhere_are_stamped_anew, five_user_streams,
+                    twenty_user_streams, a_part_of_a_block_of_many_users,
+                    uses_by_address_and_from_many_threads, freed_on_other_threads,
+                    merged_from_four_streams, merged_from_twelve_streams,
+                    used_on_another_device;
+                waits: waits_are_remembered, waits_cover_nothing_later, waits_are_transitive,
+                    transitive_only_in_order, waits_across_devices,
+                    many_streams_wait_for_each_other, many_seals_at_once;
+                streams: dropped_with_memory_in_flight, users_may_end_before_the_free,
+                    a_thousand_streams, blocks_of_an_earlier_stream_of_the_number,
+                    registered_streams_stay_the_callers, clones_are_one_stream;
+                capacity: out_of_memory_tells_the_truth, memory_in_flight_is_waited_for,
+                    scattered_pages_are_gathered, the_driver_runs_out_first,
+                    trim_gives_back_what_is_idle, trim_keeps_to_targets_between_pages,
+                    no_memory_at_all;
+                lifetime: buffers_outlive_stream_and_pool,
+                    buffers_outlive_the_pool_on_their_thread, dropped_by_a_stranger,
+                    dropped_by_many_at_once, threads_leave_nothing_behind,
+                    addresses_in_place_of_buffers, casts_keep_the_memory, clones_are_one_pool,
+                    two_pools_over_one_driver;
+                figures: live_and_reserved_are_true, the_peak_stays, hits_add_up;
+                threads: many_threads_one_stream, many_threads_many_streams,
+                    many_threads_small_blocks, many_threads_short_lived_streams,
+                    taken_by_hint_and_by_fit_at_once;
+            }
+        }
+    };
+    (@cases $make:expr; $($module:ident: $($case:ident),*;)*) => {
+        $(mod $module {
+            #[allow(unused_imports, reason = "for the expression that makes the machine")]
+            use crate::*;
+            $(#[test]
+            fn $case() {
+                crate::$module::$case($make);
+            })*
+        })*
+    };
+}
+
+fn lag(lag: u64) -> impl Fn(u16, u64) -> Simulated {
+    move |devices, bytes| Simulated::new(Completion::Lag(lag), 0, 2 * MIB, devices, bytes)
+}
+
+fn scheduled(seed: u64) -> impl Fn(u16, u64) -> Simulated {
+    move |devices, bytes| Simulated::new(Completion::Scheduled, seed, 2 * MIB, devices, bytes)
+}
+
+fn small_pages(lag: u64) -> impl Fn(u16, u64) -> Simulated {
+    move |devices, bytes| Simulated::new(Completion::Lag(lag), 0, 64 << 10, devices, bytes)
+}
+
+suite!(lag_0: lag(0));
+suite!(lag_7: lag(7));
+suite!(lag_50: lag(50));
+suite!(scheduled_1: scheduled(1));
+suite!(scheduled_2: scheduled(2));
+suite!(small_pages: small_pages(7));
