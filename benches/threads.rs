@@ -11,8 +11,8 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 const LIVE: usize = 16;
-const STEPS: u32 = 100_000;
-const ROUNDS: usize = 15;
+const STEPS: u32 = 1_000_000;
+const ROUNDS: usize = 9;
 
 /// Sizes are log-uniform in `512 << 0 .. 512 << octaves`.
 struct Load {
@@ -45,9 +45,8 @@ fn plan(seed: u64, octaves: f64) -> Vec<(usize, usize)> {
 }
 
 /// Nanoseconds a step of one thread.
-fn run(stream: &Stream, plan: &[(usize, usize)], start: &Barrier) -> f64 {
+fn run(stream: &Stream, plan: &[(usize, usize)]) -> f64 {
     let mut held: Vec<Option<Buffer>> = (0..LIVE).map(|_| None).collect();
-    start.wait();
     let begin = Instant::now();
     for &(place, bytes) in plan {
         held[place] = None;
@@ -56,16 +55,30 @@ fn run(stream: &Stream, plan: &[(usize, usize)], start: &Barrier) -> f64 {
     begin.elapsed().as_secs_f64() * 1e9 / f64::from(STEPS)
 }
 
-/// The slowest of `threads` threads, in nanoseconds a step.
-fn round(streams: &[Stream], plans: &[Vec<(usize, usize)>], threads: usize) -> f64 {
-    let start = Barrier::new(threads);
-    let start = &start;
-    std::thread::scope(|scope| {
-        let runs: Vec<_> = (0..threads)
-            .map(|thread| scope.spawn(move || run(&streams[thread], &plans[thread], start)))
-            .collect();
-        runs.into_iter().map(|run| run.join().expect("a thread that ran")).fold(0.0, f64::max)
-    })
+/// Rounds on one thread and on two, in turn, as nanoseconds a step of the slowest thread. Both threads
+/// live through all rounds, as a training run's do; in every other round one of them rests.
+fn rounds(pool: &Pool, octaves: f64) -> (Vec<f64>, Vec<f64>) {
+    let meet = Barrier::new(2);
+    let worker = |number: usize| {
+        let stream = pool.stream(DeviceId(0)).expect("a stream");
+        let plan = plan(number as u64 + 1, octaves);
+        let mut times = Vec::new();
+        for round in 0..2 * ROUNDS {
+            meet.wait();
+            let rests = number == 1 && round % 2 == 0;
+            times.push(if rests { 0.0 } else { run(&stream, &plan) });
+        }
+        times
+    };
+    let worker = &worker;
+    let [first, second] = std::thread::scope(|scope| {
+        [0, 1]
+            .map(|number| scope.spawn(move || worker(number)))
+            .map(|thread| thread.join().expect("a thread that ran"))
+    });
+    let slowest: Vec<f64> = first.iter().zip(&second).map(|(a, b)| a.max(*b)).collect();
+    let every_other = |from: usize| slowest.iter().skip(from).step_by(2).copied().collect();
+    (every_other(0), every_other(1))
 }
 
 fn median(mut rounds: Vec<f64>) -> f64 {
@@ -81,18 +94,15 @@ fn main() {
     for load in loads {
         let sim = Sim::builder().build().expect("a simulated device");
         let pool = Pool::new(SimDriver::new(sim)).expect("a pool");
-        let streams: Vec<_> = (0..2).map(|_| pool.stream(DeviceId(0)).expect("a stream")).collect();
-        let plans: Vec<_> = (0..2).map(|thread| plan(thread + 1, load.octaves)).collect();
-        let (mut one, mut two) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            one.push(round(&streams, &plans, 1));
-            two.push(round(&streams, &plans, 2));
-        }
+        let (one, two) = rounds(&pool, load.octaves);
         let (one, two) = (median(one), median(two));
+        let hits = pool.stats().hits;
+        let all = hits.thread + hits.stream + hits.shard + hits.heap;
         println!(
-            "{}: {one:.1} ns a step on one thread, {two:.1} on two: {:.2} x",
+            "{}: {one:.1} ns a step on one thread, {two:.1} on two: {:.2} x; {:.1} % from the heap",
             load.name,
-            two / one
+            two / one,
+            100.0 * hits.heap as f64 / all as f64
         );
     }
 }

@@ -37,8 +37,10 @@ impl Region {
 pub(super) const SMALL: u8 = 0;
 pub(super) const LARGE: u8 = 1;
 
-/// What small blocks may spread over: a few of each size, and this share of what is reserved.
-const SPREAD_FLOOR: u64 = 48 << 20;
+/// What small blocks may spread over: a few of each size for a few threads, but only so much of the
+/// device; or this share of what is reserved.
+const SPREAD_FLOOR: u64 = 192 << 20;
+const SPREAD_LIMIT: u64 = 16;
 const SPREAD_SHARE: u64 = 128;
 
 pub struct Arena {
@@ -166,7 +168,9 @@ impl Arena {
     fn may_spread(&self) -> bool {
         self.pages.headroom() > 0
             && self.regions[usize::from(SMALL)].backed
-                < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
+                < SPREAD_FLOOR
+                    .min(self.pages.limit() / SPREAD_LIMIT)
+                    .max(self.pages.reserved() / SPREAD_SHARE)
     }
 
     /// Brings the index up to date with what was freed since the arena last looked: merged with a

@@ -96,6 +96,11 @@ impl Pages {
             + self.spare.len() as u64
     }
 
+    /// Most physical bytes to hold.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Physical bytes held.
     pub fn reserved(&self) -> u64 {
         self.gauge.reserved()
