@@ -52,8 +52,10 @@ pub struct Arena {
     pub(super) spares: Vec<u32>,
     pub(super) regions: [Region; 2],
     pub(super) settings: Settings,
-    /// Streams asked in vain since the arena was entered.
-    pub(super) asked: Asked,
+    /// The stream whose miss is being served.
+    pub(super) requester: Option<StreamId>,
+    /// While everything is merged: what the driver was asked in vain.
+    pub(super) inquiry: Option<Asked>,
 }
 
 /// What a miss asks for.
@@ -105,7 +107,8 @@ impl Arena {
             spares: Vec::new(),
             regions: [region(), region()],
             settings,
-            asked: Asked::default(),
+            requester: None,
+            inquiry: None,
         };
         let large = base + layout.small_bytes;
         arena.regions[0].first = arena.describe_region(SMALL, base, layout.small_bytes)?;
@@ -126,7 +129,7 @@ impl Arena {
     /// extents elsewhere, at the last waiting for their fences.
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
-        self.asked = Asked::default();
+        self.requester = Some(request.stream);
         self.read_notes();
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
@@ -218,6 +221,7 @@ impl Arena {
 
     /// Claims and merges every extent of a region that can be had. Says whether anything changed.
     pub(super) fn merge_all(&mut self, region: u8) -> bool {
+        self.inquiry = (self.settings.reuse != Reuse::SameStream).then(Asked::default);
         let mut changed = false;
         let mut index = self.regions[usize::from(region)].first;
         while index != 0 {
@@ -233,6 +237,7 @@ impl Arena {
             }
             index = self.links[index as usize].next;
         }
+        self.inquiry = None;
         changed
     }
 

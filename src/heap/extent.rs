@@ -13,7 +13,6 @@
 use super::arena::Arena;
 use super::index::Index;
 use crate::block::{Descriptor, FenceSet, State, Word};
-use crate::config::Reuse;
 
 /// An extent's neighbours, and its place in the index. Index 0 is no extent.
 #[derive(Clone, Copy, Default)]
@@ -165,33 +164,39 @@ impl Arena {
         }
     }
 
-    /// What the fences of both extents come to, if they may be one. Extents of different streams
-    /// are merged only once the streams' work is over, which the driver is asked about: otherwise
-    /// one stream that hangs would take its neighbours' memory with it.
+    /// What the fences of both extents come to, if they may be one: those of one stream, or of
+    /// none. An extent that waits for another stream than the one that asks is not merged with one
+    /// that does not, or a stream that hangs would take its neighbours' memory with it; when much
+    /// depends on it (`inquiry`) the driver is asked whether that wait is over.
     fn joint_fences(&mut self, a: u32, b: u32) -> Option<FenceSet> {
         if let (Some(a), Some(b)) = (self.block(a).single_fence(), self.block(b).single_fence())
             && a.stream() == b.stream()
         {
             return Some(FenceSet::of(a.later(b)));
         }
-        let mut asked = std::mem::take(&mut self.asked);
-        let may_ask = self.settings.reuse != Reuse::SameStream;
+        let mut inquiry = std::mem::take(&mut self.inquiry);
+        let own = self.requester;
         let mut pending = |index| {
             self.block(index).fences_where(|fence| {
-                let done =
-                    self.fences.completed(fence) || may_ask && asked.ask(&self.fences, fence);
+                let done = self.fences.completed(fence)
+                    || own != Some(fence.stream())
+                        && inquiry.as_mut().is_some_and(|asked| asked.ask(&self.fences, fence));
                 !done
             })
         };
-        let joint = match (pending(a), pending(b)) {
-            (Some(a), Some(b)) => a.union(&b).filter(|both| {
-                let same = |set: &FenceSet| set.iter().count() == both.iter().count();
-                both.iter().count() == 0 || both.iter().count() == 1 && same(&a) && same(&b)
-            }),
+        let sets = (pending(a), pending(b));
+        self.inquiry = inquiry;
+        let (Some(a), Some(b)) = sets else { return None };
+        let both = a.union(&b)?;
+        let mut streams = both.iter().map(|fence| fence.stream());
+        match (streams.next(), streams.next()) {
+            (None, _) => Some(both),
+            (Some(stream), None) => {
+                let shared = a.iter().count() == b.iter().count();
+                (shared || own == Some(stream)).then_some(both)
+            }
             _ => None,
-        };
-        self.asked = asked;
-        joint
+        }
     }
 
     /// Whether claimed extent `index` may swallow its neighbour in the state `seen`.

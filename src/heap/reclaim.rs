@@ -34,7 +34,6 @@ impl Arena {
     }
 
     fn reclaim_once(&mut self, region: u8, request: Request) -> Result<(u32, Word), Denied> {
-        self.asked = Asked::default();
         self.merge_all(SMALL);
         self.merge_all(LARGE);
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
@@ -190,7 +189,7 @@ impl Arena {
     /// whole pages are idle and their work is over. Does not wait.
     pub fn trim(&mut self, target: u64) -> DriverResult<()> {
         self.fences.finish_streams();
-        self.asked = Asked::default();
+        self.requester = None;
         self.read_notes();
         self.merge_all(SMALL);
         self.merge_all(LARGE);
