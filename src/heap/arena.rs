@@ -130,7 +130,9 @@ impl Arena {
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
         self.requester = Some(request.stream);
+        self.inquiry = (self.settings.reuse != Reuse::SameStream).then(Asked::default);
         self.read_notes();
+        self.inquiry = None;
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }

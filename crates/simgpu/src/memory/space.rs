@@ -47,10 +47,11 @@ impl Space {
             bytes += after;
         }
         if let Some((&before, &length)) = self.free.range(..start).next_back()
-            && before + length == start {
-                start = before;
-                bytes += length;
-            }
+            && before + length == start
+        {
+            start = before;
+            bytes += length;
+        }
         self.free.insert(start, bytes);
     }
 }
