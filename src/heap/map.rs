@@ -1,6 +1,6 @@
 //! The page map: from a device address to the descriptor of the block that starts there.
 //!
-//! A radix tree over one device's reservation: 64 KiB, then 4 KiB, then 512 B a level. A single
+//! A radix tree over one device's reservation: 2 MiB, 128 KiB, 8 KiB, then 512 B a level. A single
 //! start below an entry sits in the entry itself; a second one pushes both a level down. Nodes are
 //! never freed, so look-ups need neither locks nor epochs. The arena's holder is the only writer.
 //!
@@ -11,7 +11,7 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::table::Table;
 
 /// log2 of the bytes under one entry, level by level.
-const SPANS: [u32; 3] = [16, 12, 9];
+const SPANS: [u32; 4] = [21, 17, 13, 9];
 
 type Node = [AtomicU32; 16];
 
@@ -45,7 +45,7 @@ impl Entry {
 
 /// Maps offsets into one reservation to descriptor indexes.
 pub(crate) struct PageMap {
-    /// One entry for every 64 KiB of the reservation.
+    /// One entry for every 2 MiB of the reservation.
     roots: Table<AtomicU32>,
     nodes: Table<Node>,
     /// Nodes in use; the writer's.
@@ -136,9 +136,9 @@ mod tests {
         /// says is betrayed by its address.
         #[test]
         fn live_blocks_are_found(
-            starts in prop::collection::vec((0u64..1 << 11, any::<bool>()), 1..200),
+            starts in prop::collection::vec((0u64..1 << 13, any::<bool>()), 1..200),
         ) {
-            let map = PageMap::new(1 << 20);
+            let map = PageMap::new(1 << 22);
             let mut offsets: Vec<u64> = vec![u64::MAX];
             let mut live: HashMap<u64, u32> = HashMap::new();
             for (quantum, reuse) in starts {
@@ -159,7 +159,7 @@ mod tests {
                     prop_assert_eq!(map.get(offset), Some(index));
                 }
             }
-            for quantum in 0..1u64 << 11 {
+            for quantum in 0..1u64 << 13 {
                 let offset = quantum * 512;
                 let found = map.get(offset).filter(|&i| offsets[i as usize] == offset);
                 prop_assert_eq!(found, live.get(&offset).copied());
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn offsets_outside_the_reservation_are_unknown() {
-        let map = PageMap::new(1 << 20);
+        let map = PageMap::new(1 << 22);
         assert!(map.get(1 << 50).is_none());
         assert!(map.get(u64::MAX).is_none());
         assert!(!map.set(1 << 50, 1, |_| 0));
