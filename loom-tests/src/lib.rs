@@ -1,7 +1,7 @@
 //! Loom models of millpond's concurrent structures, over the shipped code.
 //!
 //! Every model is a test named after the race it looks for. Its text says which interleaving would
-//! be the bug, and it asserts that it reached the outcomes it is about (an [`Outcomes`] counts them
+//! be the bug, and it asserts that it reached the outcomes it is about (an `Outcomes` counts them
 //! over all executions). Every role is a spawned thread and the main thread only sets up, joins and
 //! looks: with a role in the main thread loom 0.7 can explore one interleaving and say nothing
 //! (tokio-rs/loom#392).
