@@ -61,7 +61,13 @@ impl Descriptor {
 
     /// Owner: the block now belongs to `stream` alone; what it was used on before is settled.
     pub fn reset_fences(&self, stream: StreamId) {
-        self.set_fences(&FenceSet::of(Fence::open(stream)));
+        self.fences[0].store(Fence::open(stream).0, Ordering::Relaxed);
+        for entry in &self.fences[1..] {
+            entry.store(0, Ordering::Relaxed);
+        }
+        if !self.spill.load(Ordering::Relaxed).is_null() {
+            self.clear_spill();
+        }
     }
 
     /// Owner: replaces the set. Allocates a row when the set does not fit inline.

@@ -269,14 +269,13 @@ impl Arena {
         }
     }
 
-    /// Cuts `bytes` off the lower end of a `Free` extent that is larger: a new claimed extent. The
-    /// rest stays filed. `None` (and nothing changed) when there is no descriptor left.
+    /// Cuts `bytes` off the lower end of a `Free` extent that is larger: a new claimed extent, whose
+    /// fences are still to be set. The rest stays filed. `None` (and nothing changed) when there is no descriptor left.
     pub(super) fn carve(&mut self, index: u32, bytes: u64) -> Option<u32> {
         let (address, size) = (self.block(index).address(), self.block(index).size());
         debug_assert!(bytes > 0 && bytes < size);
         let Links { prev, region, .. } = self.links[index as usize];
         let low = self.describe(region, address, bytes)?;
-        self.block(low).copy_fences(self.block(index), |_| true);
         self.block(index).set_extent(address + bytes, size - bytes);
         self.links[low as usize].prev = prev;
         self.links[low as usize].next = index;

@@ -73,7 +73,7 @@ impl Arena {
                 if foreign {
                     self.pages.gauge().count_cross_hit();
                 }
-                return self.hand_out(block, request).map(Some);
+                return self.hand_out(block, request, Some(index)).map(Some);
             }
             if !self.claim(index, seen) {
                 continue;
@@ -173,12 +173,20 @@ impl Arena {
                 }
             }
         }
-        self.hand_out(index, request)
+        self.hand_out(index, request, None)
     }
 
-    /// Makes a claimed extent of the right size live.
-    fn hand_out(&mut self, index: u32, request: Request) -> Result<(u32, Word), Denied> {
+    /// Makes a claimed extent of the right size live; `origin` is the extent it was carved from.
+    fn hand_out(
+        &mut self,
+        index: u32,
+        request: Request,
+        origin: Option<u32>,
+    ) -> Result<(u32, Word), Denied> {
         if !self.blocks.publish(index) {
+            if let Some(origin) = origin {
+                self.block(index).copy_fences(self.block(origin), |_| true);
+            }
             self.settle(index, State::Free);
             return Err(Denied::Descriptors);
         }
