@@ -22,11 +22,9 @@ thread_local! {
 
 /// A thread's right to one of a pool's thread caches, with the thread's part in host epochs.
 pub(crate) struct Lease {
-    cache: *const ThreadCache,
+    cache: Arc<ThreadCache>,
     epoch: LocalHandle,
     core: Arc<Core>,
-    /// Keeps `cache` alive.
-    held: Arc<ThreadCache>,
 }
 
 impl Deref for Lease {
@@ -34,8 +32,7 @@ impl Deref for Lease {
 
     #[inline]
     fn deref(&self) -> &ThreadCache {
-        // SAFETY: `held` keeps it alive as long as the lease.
-        unsafe { &*self.cache }
+        &self.cache
     }
 }
 
@@ -43,7 +40,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // No thread may use the cache once it is in the list for others.
         LAST.set((ptr::null(), ptr::null()));
-        self.core.give_back(Arc::clone(&self.held));
+        self.core.give_back(Arc::clone(&self.cache));
         if self.core.is_closed() {
             self.core.give_back_if_idle();
         }
@@ -99,12 +96,10 @@ fn find(core: &Core) -> Option<&Lease> {
             Some(lease) => &**lease,
             None => {
                 closed.extend(leases.extract_if(.., |lease| lease.core.is_closed()));
-                let held = core.lease();
                 let lease = Box::new(Lease {
-                    cache: Arc::as_ptr(&held),
+                    cache: core.lease(),
                     epoch: epoch::default_collector().register(),
                     core: core.share(),
-                    held,
                 });
                 leases.push(lease);
                 &**leases.last()?

@@ -5,9 +5,11 @@
 //! them. Hints own nothing, so every operation is a single CAS on one slot: a thread stopped
 //! between two of them stops nobody, and a hint that is lost (the table is crowded, or was rebuilt
 //! meanwhile) costs a slower look-up in the heap, which finds every cached block by its descriptor.
+//! Large blocks are in the arena's index anyway: their size has one line, their hints are written
+//! and cleared by plain stores, and an old one makes room for a new one.
 //!
-//! Invariants: a line's key is written once; a slot goes `0 → hint → 0`; lines for a key have no
-//! free line before them on its probe path.
+//! Invariants: a line's key is written once; a small size's slot goes `0 → hint → 0`, or from a
+//! stale hint to another; lines for a key have no free line before them on its probe path.
 
 use crate::block::Hint;
 use crate::size::{self, QUANTUM};
@@ -44,9 +46,7 @@ impl Line {
                     Err(found) => found == key,
                 }
     }
-}
 
-impl Line {
     /// Puts a hint into an empty slot, or over a stale one.
     fn put(&self, hint: Hint, stale: &impl Fn(Hint) -> bool) -> bool {
         // Release publishes the descriptor's chunk and fields to whoever finds the hint.

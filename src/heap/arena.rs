@@ -54,7 +54,7 @@ pub struct Arena {
     pub(super) settings: Settings,
     /// The stream whose miss is being served.
     pub(super) requester: Option<StreamId>,
-    /// While everything is merged: what the driver was asked in vain.
+    /// While notes are read or everything is merged: what the driver was asked in vain.
     pub(super) inquiry: Option<Asked>,
 }
 
@@ -124,13 +124,13 @@ impl Arena {
     /// Serves a miss: a live block, its descriptor's index and word.
     ///
     /// In this order: what is free or cached, neighbours merged, and known to be ordered before the
-    /// stream's next work; the same once fences were asked about; what a stream
-    /// wait makes usable; fresh memory; and, where that is refused, memory taken back from idle
-    /// extents elsewhere, at the last waiting for their fences.
+    /// stream's next work; the same once fences were asked about; what a stream wait makes usable;
+    /// fresh memory; and, where that is refused, memory taken back from idle extents elsewhere, at
+    /// the last waiting for their fences.
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
         self.requester = Some(request.stream);
-        self.inquiry = (self.settings.reuse != Reuse::SameStream).then(Asked::default);
+        self.inquiry = self.new_inquiry();
         self.read_notes();
         self.inquiry = None;
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
@@ -178,6 +178,11 @@ impl Arena {
                     .max(self.pages.reserved() / SPREAD_SHARE)
     }
 
+    /// Policy `SameStream` asks the driver nothing.
+    fn new_inquiry(&self) -> Option<Asked> {
+        (self.settings.reuse != Reuse::SameStream).then(Asked::default)
+    }
+
     /// Brings the index up to date with what was freed since the arena last looked: merged with a
     /// free neighbour, or else listed as it is, so that its own stream may still find it.
     pub(super) fn read_notes(&mut self) {
@@ -223,7 +228,7 @@ impl Arena {
 
     /// Claims and merges every extent of a region that can be had. Says whether anything changed.
     pub(super) fn merge_all(&mut self, region: u8) -> bool {
-        self.inquiry = (self.settings.reuse != Reuse::SameStream).then(Asked::default);
+        self.inquiry = self.new_inquiry();
         let mut changed = false;
         let mut index = self.regions[usize::from(region)].first;
         while index != 0 {

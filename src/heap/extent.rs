@@ -11,7 +11,7 @@
 //! Links belong to the arena and lie outside the descriptors: they need its lock and nothing else.
 
 use super::arena::Arena;
-use super::index::Index;
+use super::index::bin_of;
 use crate::block::{Descriptor, FenceSet, State, Word};
 
 /// An extent's neighbours, and its place in the index. Index 0 is no extent.
@@ -262,7 +262,7 @@ impl Arena {
     /// Files a filed extent anew after its size changed.
     fn refile(&mut self, index: u32) {
         let (bytes, links) = (self.block(index).size(), self.links[index as usize]);
-        if usize::from(links.bin) != Index::bin_of(bytes) {
+        if usize::from(links.bin) != bin_of(bytes) {
             let (region, list) = (usize::from(links.region), links.list);
             self.regions[region].list(list).remove(&mut self.links, index);
             self.enlist(index, list);

@@ -14,14 +14,8 @@ use crate::size::QUANTUM;
 const BINS: usize = 16 * 38;
 const WORDS: usize = BINS.div_ceil(64);
 
-impl Index {
-    /// The bin of an extent of `bytes`.
-    pub fn bin_of(bytes: u64) -> usize {
-        bin_of(bytes)
-    }
-}
-
-fn bin_of(bytes: u64) -> usize {
+/// The bin of an extent of `bytes`.
+pub(super) fn bin_of(bytes: u64) -> usize {
     let n = (bytes / QUANTUM).max(1);
     let bin = if n < 16 {
         n as usize

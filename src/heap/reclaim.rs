@@ -5,7 +5,7 @@
 
 use super::arena::{Arena, Denied, LARGE, Request, SMALL};
 use super::fit::Effort;
-use crate::block::{Fence, State, Word};
+use crate::block::{Fence, FenceSet, State, Word};
 use crate::driver::DriverResult;
 use crate::fence::Asked;
 use std::time::Instant;
@@ -34,8 +34,7 @@ impl Arena {
     }
 
     fn reclaim_once(&mut self, region: u8, request: Request) -> Result<(u32, Word), Denied> {
-        self.merge_all(SMALL);
-        self.merge_all(LARGE);
+        self.merge_everywhere();
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }
@@ -43,6 +42,11 @@ impl Arena {
         // A driver that refuses to unmap leaves what there is.
         let _ = self.strip_idle(wanted);
         self.grow(region, request)
+    }
+
+    fn merge_everywhere(&mut self) {
+        self.merge_all(SMALL);
+        self.merge_all(LARGE);
     }
 
     /// Moves up to `bytes` of whole pages from behind free extents into the spare ones, largest
@@ -92,20 +96,13 @@ impl Arena {
             return Ok(0);
         }
         // Up to three pieces: what stays below, the pages, what stays above.
-        let pages = if bottom > address {
-            match self.split(index, bottom - address) {
-                Some(pages) => {
-                    self.file(index, State::Free);
-                    pages
-                }
-                None => {
-                    self.file(index, State::Free);
-                    return Ok(0);
-                }
-            }
-        } else {
-            index
-        };
+        let mut pages = index;
+        if bottom > address {
+            let above = self.split(index, bottom - address);
+            self.file(index, State::Free);
+            let Some(above) = above else { return Ok(0) };
+            pages = above;
+        }
         if top < address + size {
             match self.split(pages, top - bottom) {
                 Some(above) => self.file(above, State::Free),
@@ -119,7 +116,7 @@ impl Arena {
             Ok(()) => {
                 let region = usize::from(self.links[pages as usize].region);
                 self.regions[region].backed -= top - bottom;
-                self.block(pages).set_fences(&crate::block::FenceSet::default());
+                self.block(pages).set_fences(&FenceSet::default());
                 self.settle(pages, State::Hole);
                 Ok(top - bottom)
             }
@@ -177,8 +174,7 @@ impl Arena {
     /// True when nothing is left mapped; memory behind a stuck stream stays.
     pub fn empty(&mut self) -> bool {
         self.read_notes();
-        self.merge_all(SMALL);
-        self.merge_all(LARGE);
+        self.merge_everywhere();
         self.wait_on_host();
         // An error leaves memory mapped, which the answer says; nobody is left to tell more.
         let _ = self.trim(0);
@@ -191,8 +187,7 @@ impl Arena {
         self.fences.finish_streams();
         self.requester = None;
         self.read_notes();
-        self.merge_all(SMALL);
-        self.merge_all(LARGE);
+        self.merge_everywhere();
         let page = self.pages.page_bytes();
         let surplus = self.pages.reserved().saturating_sub(target).next_multiple_of(page);
         let stripped = self.strip_idle(surplus.saturating_sub(self.pages.spare_bytes()));

@@ -1,8 +1,8 @@
 //! Driver calls between two moments of a replay.
 
 use super::driver::{CountingDriver, OwnCalls};
+use crate::driver_calls::DriverCalls;
 use millpond_simgpu::{Call, Counters, Sim};
-use serde::Serialize;
 
 /// What the driver's counters show at one moment.
 #[derive(Clone, Debug)]
@@ -24,24 +24,17 @@ impl Reading {
     /// What happened from an earlier reading to this one.
     pub fn since(&self, earlier: &Self) -> Spent {
         let counters = &self.counters - &earlier.counters;
-        let get = |call| counters.get(call);
         // The own calls are read before the counters, so with threads at work they may lag behind.
-        let others = |call, now: u64, then: u64| get(call).saturating_sub(now.saturating_sub(then));
+        let others =
+            |call, now: u64, then: u64| counters.get(call).saturating_sub(now.saturating_sub(then));
         let (now, then) = (self.own, earlier.own);
         Spent {
-            calls: DriverCalls {
-                alloc: get(Call::Alloc),
-                free: get(Call::Free),
-                create: get(Call::Create),
-                map: get(Call::Map),
-                set_access: get(Call::SetAccess),
-                unmap: get(Call::Unmap),
-                release: get(Call::Release),
-                event_record: others(Call::EventRecord, now.records, then.records),
-                event_query: others(Call::EventQuery, now.queries, then.queries),
-                stream_wait: others(Call::StreamWait, now.waits, then.waits),
-                sync: get(Call::Sync),
-            },
+            calls: DriverCalls::counted(|call| match call {
+                Call::EventRecord => others(call, now.records, then.records),
+                Call::EventQuery => others(call, now.queries, then.queries),
+                Call::StreamWait => others(call, now.waits, then.waits),
+                _ => counters.get(call),
+            }),
             driver_ns: self.driver_ns.saturating_sub(earlier.driver_ns),
             trace_waits: (now.records - then.records) + (now.waits - then.waits),
         }
@@ -57,33 +50,4 @@ pub(super) struct Spent {
     pub driver_ns: u64,
     /// Event records and stream waits of the trace's own waits.
     pub trace_waits: u64,
-}
-
-/// Calls by kind.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct DriverCalls {
-    pub alloc: u64,
-    pub free: u64,
-    pub create: u64,
-    pub map: u64,
-    pub set_access: u64,
-    pub unmap: u64,
-    pub release: u64,
-    pub event_record: u64,
-    pub event_query: u64,
-    pub stream_wait: u64,
-    pub sync: u64,
-}
-
-impl DriverCalls {
-    /// Calls that take, map or give back memory.
-    pub fn memory(&self) -> u64 {
-        let Self { alloc, free, create, map, set_access, unmap, release, .. } = *self;
-        alloc + free + create + map + set_access + unmap + release
-    }
-
-    /// Calls about events.
-    pub fn events(&self) -> u64 {
-        self.event_record + self.event_query + self.stream_wait
-    }
 }

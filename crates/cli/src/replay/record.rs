@@ -1,7 +1,7 @@
 //! The result of one trace's replay: what `--json` prints.
 
-use super::calls::DriverCalls;
 use super::timing::Distribution;
+use crate::driver_calls::DriverCalls;
 use serde::Serialize;
 
 /// One trace's figures. Memory, hits and driver calls are those of the first replay up to the

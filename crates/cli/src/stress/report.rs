@@ -3,6 +3,7 @@
 use super::StressArgs;
 use super::schedule::Schedule;
 use super::worker::Crew;
+use crate::driver_calls::DriverCalls;
 use crate::output;
 use crate::size::Bytes;
 use millpond_simgpu::{Call, Sim};
@@ -35,7 +36,8 @@ pub(super) struct Report {
     pub devices: Vec<Device>,
     pub peak_live_bytes: u64,
     pub peak_reserved_bytes: u64,
-    pub driver_calls: Calls,
+    /// Of the pool; stream waits that the schedule asks for itself are left out.
+    pub driver_calls: DriverCalls,
     /// Stream waits that the pool inserted.
     pub waits: u64,
     /// Stream waits of the schedule's own.
@@ -80,22 +82,6 @@ pub(super) struct Device {
     pub peak_reserved_bytes: u64,
     /// `null` where nothing was reserved.
     pub utilisation: Option<f64>,
-}
-
-/// Calls of the pool to the driver; stream waits that the schedule asks for itself are left out.
-#[derive(Debug, Serialize)]
-pub(super) struct Calls {
-    pub alloc: u64,
-    pub free: u64,
-    pub create: u64,
-    pub map: u64,
-    pub set_access: u64,
-    pub unmap: u64,
-    pub release: u64,
-    pub event_record: u64,
-    pub event_query: u64,
-    pub stream_wait: u64,
-    pub sync: u64,
 }
 
 /// Wall time of calls, waiting for the simulation included.
@@ -167,19 +153,10 @@ impl Report {
             peak_live_bytes: devices.iter().map(|device| device.peak_live_bytes).sum(),
             peak_reserved_bytes: devices.iter().map(|device| device.peak_reserved_bytes).sum(),
             devices,
-            driver_calls: Calls {
-                alloc: calls.get(Call::Alloc),
-                free: calls.get(Call::Free),
-                create: calls.get(Call::Create),
-                map: calls.get(Call::Map),
-                set_access: calls.get(Call::SetAccess),
-                unmap: calls.get(Call::Unmap),
-                release: calls.get(Call::Release),
-                event_record: calls.get(Call::EventRecord),
-                event_query: calls.get(Call::EventQuery),
-                stream_wait: waits,
-                sync: calls.get(Call::Sync),
-            },
+            driver_calls: DriverCalls::counted(|call| match call {
+                Call::StreamWait => waits,
+                _ => calls.get(call),
+            }),
             waits,
             schedule_waits: own_waits,
             busy: ledger.busy.load(Relaxed),
