@@ -3,8 +3,10 @@
 
 use super::extent::{Links, List};
 use super::index::Index;
+use super::fit::Effort;
 use super::pages::{Gauge, Pages};
-use super::{Blocks, fit::Effort};
+use super::stitch::{Bound, Survey};
+use super::{Blocks, window::budget};
 use crate::block::{Descriptor, State, StreamId, Word};
 use crate::config::{Reuse, Settings};
 use crate::driver::{DeviceId, Driver, DriverError};
@@ -56,6 +58,10 @@ pub struct Arena {
     pub(super) requester: Option<StreamId>,
     /// While notes are read or everything is merged: what the driver was asked in vain.
     pub(super) inquiry: Option<Asked>,
+    /// The most bytes that were live when a request was stitched.
+    pub(super) peak_live: u64,
+    /// A survey's memory, kept for the next.
+    pub(super) scratch: Survey,
 }
 
 /// What a miss asks for.
@@ -109,6 +115,8 @@ impl Arena {
             settings,
             requester: None,
             inquiry: None,
+            peak_live: 0,
+            scratch: Survey::default(),
         };
         let large = base + layout.small_bytes;
         arena.regions[0].first = arena.describe_region(SMALL, base, layout.small_bytes)?;
@@ -136,11 +144,11 @@ impl Arena {
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }
-        if region == SMALL && self.may_spread() {
-            match self.grow(region, request) {
-                Err(Denied::OutOfMemory { .. }) => {}
-                done => return done,
-            }
+        if region == SMALL
+            && self.may_spread()
+            && let Some(taken) = self.stitch(region, request, Effort::Known, Bound::Budget)?
+        {
+            return Ok(taken);
         }
         // Small blocks leave no notes, and large ones that came and went since theirs was read may
         // have got free neighbours: before more is done, everything is merged.
@@ -149,20 +157,28 @@ impl Arena {
         {
             return Ok(taken);
         }
-        let reuse = self.settings.reuse;
-        if reuse != Reuse::SameStream
+        let ask = match self.settings.reuse {
+            Reuse::SameStream => Effort::Known,
+            Reuse::Completed | Reuse::Wait => Effort::Ask,
+        };
+        if ask == Effort::Ask
             && let Some(taken) = self.fit(region, request, Effort::Ask)?
         {
             return Ok(taken);
         }
-        if reuse == Reuse::Wait
-            && let Some(taken) = self.fit(region, request, Effort::Wait)?
-        {
+        if let Some(taken) = self.stitch(region, request, ask, Bound::Budget)? {
             return Ok(taken);
         }
-        match self.grow(region, request) {
-            Err(Denied::OutOfMemory { .. }) => {}
-            done => return done,
+        if self.settings.reuse == Reuse::Wait {
+            if let Some(taken) = self.fit(region, request, Effort::Wait)? {
+                return Ok(taken);
+            }
+            if let Some(taken) = self.stitch(region, request, Effort::Wait, Bound::Budget)? {
+                return Ok(taken);
+            }
+        }
+        if let Some(taken) = self.stitch(region, request, ask, Bound::Limit)? {
+            return Ok(taken);
         }
         self.reclaim_for(region, request)
     }
@@ -171,7 +187,7 @@ impl Arena {
     /// their region is a small part of the whole, keeping one block of each size at hand is worth
     /// more than the memory.
     fn may_spread(&self) -> bool {
-        self.pages.headroom() > 0
+        self.pages.room(budget(self.peak_live)) > 0
             && self.regions[usize::from(SMALL)].backed
                 < SPREAD_FLOOR
                     .min(self.pages.limit() / SPREAD_LIMIT)

@@ -301,6 +301,7 @@ impl Arena {
     /// Checks the invariants on top of this file, of the index, and of the pages. Panics with what
     /// is wrong. Blocks may come and go meanwhile; the extents may not.
     pub fn check_invariants(&self) {
+        self.pages.check_invariants();
         for (number, region) in self.regions.iter().enumerate() {
             let (mut index, mut prev, mut end) = (region.first, 0, None);
             while index != 0 {

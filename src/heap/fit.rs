@@ -1,7 +1,6 @@
-//! Best fit: the smallest extent that serves a request and whose fences allow it, and growth into
-//! holes.
+//! Best fit: the smallest extent that serves a request and whose fences allow it.
 
-use super::arena::{Arena, Denied, Request, SMALL};
+use super::arena::{Arena, Denied, Request};
 use super::extent::List;
 use crate::block::{State, StreamId, Word};
 use crate::fence::Asked;
@@ -35,10 +34,6 @@ fn worth_cutting(size: u64, bytes: u64) -> bool {
 
 /// Up to this share of a large block goes with it rather than being cut off.
 const SLIVER: u64 = 16;
-
-/// A region grows by at least this share of what is reserved.
-const SMALL_STEP: u64 = 2048;
-const LARGE_STEP: u64 = 256;
 
 impl Arena {
     /// Finds, takes and cuts the best fitting extent.
@@ -136,7 +131,7 @@ impl Arena {
         None
     }
 
-    fn usable(&self, index: u32, stream: StreamId, effort: Effort, asked: &mut Asked) -> bool {
+    pub(super) fn usable(&self, index: u32, stream: StreamId, effort: Effort, asked: &mut Asked) -> bool {
         let block = self.block(index);
         block.all_fences(|fence| self.fences.ordered(stream, fence))
             || effort != Effort::Known
@@ -150,13 +145,13 @@ impl Arena {
     }
 
     /// Whether another stream has used an extent since it was fresh.
-    fn is_foreign(&self, index: u32, stream: StreamId) -> bool {
+    pub(super) fn is_foreign(&self, index: u32, stream: StreamId) -> bool {
         !self.block(index).all_fences(|fence| fence.stream() == stream)
     }
 
     /// Makes `stream` wait for what a claimed extent's other streams still do.
     /// False where some stream cannot be waited for now: then the extent is not usable.
-    fn wait_for(&self, index: u32, stream: StreamId) -> bool {
+    pub(super) fn wait_for(&self, index: u32, stream: StreamId) -> bool {
         self.block(index).all_fences(|fence| matches!(self.fences.wait(stream, fence), Ok(true)))
     }
 
@@ -177,7 +172,7 @@ impl Arena {
     }
 
     /// Makes a claimed extent of the right size live; `origin` is the extent it was carved from.
-    fn hand_out(
+    pub(super) fn hand_out(
         &mut self,
         index: u32,
         request: Request,
@@ -194,98 +189,5 @@ impl Arena {
         block.reset_fences(request.stream);
         block.set_requested(request.requested);
         Ok((index, block.hand_out()))
-    }
-
-    /// Puts fresh memory behind the hole that needs least of it, together with a free extent just
-    /// below it where that one's fences allow.
-    pub(super) fn grow(&mut self, region: u8, request: Request) -> Result<(u32, Word), Denied> {
-        match self.grow_by(region, request, true) {
-            // Without the slack there may be enough.
-            Err(Denied::OutOfMemory { .. }) => self.grow_by(region, request, false),
-            done => done,
-        }
-    }
-
-    fn grow_by(
-        &mut self,
-        region: u8,
-        request: Request,
-        slack: bool,
-    ) -> Result<(u32, Word), Denied> {
-        // What cannot be unmapped yet is not to be had; `back` says so.
-        let _ = self.pages.unstick();
-        let page = self.pages.page_bytes();
-        let mut best: Option<(u64, u64, u32, bool)> = None;
-        let mut bin = self.regions[usize::from(region)].list(List::Holes).first_bin(page);
-        while let Some(current) = bin {
-            let mut hole = self.regions[usize::from(region)].list(List::Holes).head(current);
-            while hole != 0 {
-                let bytes = self.block(hole).size();
-                let below = self.usable_below(hole, request.stream);
-                for (head, with_below) in [(below, true), (0, false)] {
-                    let fresh = request.bytes.saturating_sub(head).max(1).next_multiple_of(page);
-                    let better = best.is_none_or(|(f, b, ..)| (fresh, bytes) < (f, b));
-                    if fresh <= bytes && better {
-                        best = Some((fresh, bytes, hole, with_below && head > 0));
-                    }
-                }
-                hole = self.links[hole as usize].bin_next;
-            }
-            bin = self.regions[usize::from(region)].list(List::Holes).bin_after(current);
-        }
-        let Some((fresh, bytes, hole, with_below)) = best else {
-            return Err(self.out_of_memory());
-        };
-        let headroom = self.pages.headroom();
-        if fresh / page > headroom {
-            return Err(self.out_of_memory());
-        }
-        // A little more than was asked for: small blocks come in numbers, and large ones never fit
-        // quite the same way twice, so that without slack each step would grow by a page or two.
-        let share = if region == SMALL { SMALL_STEP } else { LARGE_STEP };
-        let step = (self.pages.reserved() / share / page).min(headroom).min(bytes / page);
-        let fresh = if slack { fresh.max(step * page) } else { fresh };
-        let seen = self.block(hole).word();
-        self.claim(hole, seen);
-        if fresh < bytes {
-            match self.split(hole, fresh) {
-                Some(rest) => self.file(rest, State::Hole),
-                None => {
-                    self.file(hole, State::Hole);
-                    return Err(Denied::Descriptors);
-                }
-            }
-        }
-        let address = self.block(hole).address();
-        if let Err(error) = self.pages.back(address, fresh) {
-            self.settle(hole, State::Hole);
-            return Err(if error.out_of_memory {
-                self.out_of_memory()
-            } else {
-                Denied::Driver(error)
-            });
-        }
-        self.regions[usize::from(region)].backed += fresh;
-        if !with_below {
-            return self.cut(hole, request);
-        }
-        // With the extent below only: what lies above may wait for other streams.
-        let below = self.links[hole as usize].prev;
-        let seen = self.block(below).word();
-        self.claim(below, seen);
-        self.absorb_fresh(below, hole);
-        self.cut(below, request)
-    }
-
-    /// Bytes of the free extent below a hole, if `stream` may use it as it is.
-    fn usable_below(&self, hole: u32, stream: StreamId) -> u64 {
-        let below = self.links[hole as usize].prev;
-        if below == 0 {
-            return 0;
-        }
-        let block = self.block(below);
-        let usable = block.word().state() == State::Free
-            && block.all_fences(|fence| self.fences.ordered(stream, fence));
-        if usable { block.size() } else { 0 }
     }
 }

@@ -15,6 +15,8 @@ mod index;
 mod map;
 mod pages;
 mod reclaim;
+mod stitch;
+mod window;
 
 pub use arena::{Arena, Denied, Layout, Request};
 pub use pages::Gauge;

@@ -1,15 +1,60 @@
-//! Physical pages: which of the reservation's pages have memory behind them, and the driver calls
-//! that change it.
+//! Physical pages: where each is mapped, where it is at home, and the driver calls that change it.
+//!
+//! The reservation is a row of *places*, each the size of a page. A page has one *home*, the place
+//! where its bytes are used now, and may be mapped at other places as well: where it was at home
+//! before. Such a *dormant* mapping is nobody's memory; it is kept because removing it costs a call
+//! and coming back to it costs none, and removed when its place or its page is needed for
+//! something else.
 //!
 //! ```text
-//! reserved = page_bytes * (mapped pages + spare pages) <= limit
-//! handles[p] is Some  <=>  page p of the reservation is mapped, with access set
+//! reserved = page_bytes * (pages at home + spare pages) <= limit
+//! home(p) = q   =>  q maps p, with access set;      q is backed  <=>  q maps some p with home(p) = q
+//! p is spare    =>  all work that used p's bytes, wherever, is over
+//! q is dormant  =>  work that used the mapping at q is over once q's fence has completed
+//! the work that used p's bytes, wherever, is over once the fences of the extent at its home are
 //! ```
 //!
-//! Every operation is transactional: a driver error part-way leaves both as they were.
+//! The last line holds because a page moves only to streams that run after its earlier work.
+//!
+//! Every operation is transactional: a driver error part-way leaves all of this true, and each page
+//! at its old home.
 
+use crate::block::Fence;
 use crate::driver::{DeviceId, Driver, DriverError, DriverResult, PageHandle};
 use crate::sync::{Arc, AtomicU64, Ordering};
+
+/// A page's number. 0 is no page.
+pub(super) type PageId = u32;
+
+#[derive(Clone, Copy)]
+struct Page {
+    handle: PageHandle,
+    /// The place it is at home, plus one; 0 for a spare page.
+    home: u32,
+    leaving: bool,
+}
+
+/// What is mapped at a place.
+#[derive(Clone, Copy)]
+struct Place {
+    page: PageId,
+    /// Holders of pins: while there are any the page stays.
+    pins: u16,
+    accessible: bool,
+    /// Of a dormant mapping: when nothing in flight uses it any more.
+    fence: Fence,
+}
+
+impl Place {
+    const EMPTY: Self = Self { page: 0, pins: 0, accessible: false, fence: Fence::NONE };
+}
+
+/// A page and the place that is to be its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub place: usize,
+    pub page: PageId,
+}
 
 pub(super) struct Pages {
     driver: Arc<dyn Driver>,
@@ -20,12 +65,14 @@ pub(super) struct Pages {
     access: Box<[DeviceId]>,
     /// Most physical bytes to take from the driver.
     limit: u64,
-    handles: Vec<Option<PageHandle>>,
-    /// Pages taken out of a mapping and not given back yet.
-    spare: Vec<PageHandle>,
-    /// What a failed mapping left mapped because unmapping it failed too: unmapped before the next
-    /// mapping.
-    stuck: Vec<(u64, Vec<PageHandle>)>,
+    /// By number; the first is no page.
+    pages: Vec<Page>,
+    /// Numbers of pages that went back to the driver.
+    vacant: Vec<PageId>,
+    places: Vec<Place>,
+    /// Pages at home nowhere.
+    spare: Vec<PageId>,
+    pinned: u64,
     gauge: Arc<Gauge>,
 }
 
@@ -72,9 +119,21 @@ impl Pages {
         limit: u64,
         gauge: Arc<Gauge>,
     ) -> Self {
-        let (handles, spare, stuck) = (Vec::new(), Vec::new(), Vec::new());
-        let access = Box::new([device]);
-        Self { driver, device, base, page_bytes, access, limit, handles, spare, stuck, gauge }
+        let none = Page { handle: PageHandle(0), home: 0, leaving: false };
+        Self {
+            driver,
+            device,
+            base,
+            page_bytes,
+            access: Box::new([device]),
+            limit,
+            pages: vec![none],
+            vacant: Vec::new(),
+            places: Vec::new(),
+            spare: Vec::new(),
+            pinned: 0,
+            gauge,
+        }
     }
 
     /// Pages mapped from now on are accessible to these devices, this one among them.
@@ -90,10 +149,9 @@ impl Pages {
         &self.gauge
     }
 
-    /// Pages that can still be mapped without exceeding the limit.
-    pub fn headroom(&self) -> u64 {
-        (self.limit.saturating_sub(self.gauge.reserved())) / self.page_bytes
-            + self.spare.len() as u64
+    /// Pages that can still be created without exceeding `bound` bytes in all, nor the limit.
+    pub fn room(&self, bound: u64) -> u64 {
+        bound.min(self.limit).saturating_sub(self.reserved()) / self.page_bytes
     }
 
     /// Most physical bytes to hold.
@@ -106,85 +164,118 @@ impl Pages {
         self.gauge.reserved()
     }
 
-    /// Bytes of pages that are mapped nowhere.
-    pub fn spare_bytes(&self) -> u64 {
-        self.spare.len() as u64 * self.page_bytes
+    /// Pages that are at home nowhere.
+    pub fn spare(&self) -> u64 {
+        self.spare.len() as u64
     }
 
-    fn page_of(&self, address: u64) -> usize {
+    /// Bytes of pages that are at home nowhere.
+    pub fn spare_bytes(&self) -> u64 {
+        self.spare() * self.page_bytes
+    }
+
+    /// The place that an address lies in.
+    pub fn place_of(&self, address: u64) -> usize {
         ((address - self.base) / self.page_bytes) as usize
     }
 
-    /// Puts memory behind `bytes` at `address`, both whole pages: spare pages first, then new ones.
-    pub fn back(&mut self, address: u64, bytes: u64) -> DriverResult<()> {
-        self.unstick()?;
-        let count = (bytes / self.page_bytes) as usize;
-        let first = self.page_of(address);
-        if self.handles.len() < first + count {
-            self.handles.resize(first + count, None);
-        }
-        let mut pages = Vec::with_capacity(count);
-        let mut mapped = 0;
-        let result = self.back_with(address, count, &mut pages, &mut mapped);
-        match result {
-            Ok(()) => {
-                for (place, page) in self.handles[first..].iter_mut().zip(pages) {
-                    debug_assert!(place.is_none());
-                    *place = Some(page);
-                }
-            }
-            Err(_) => {
-                let unmapped = pages.split_off(mapped as usize);
-                self.spare.extend(unmapped);
-                if !pages.is_empty() {
-                    self.stuck.push((address, pages));
-                }
-                // What cannot be undone now is tried again before the next mapping.
-                let _ = self.unstick();
-                let _ = self.release_spare(u64::MAX);
-            }
-        }
-        result
+    pub fn address_of(&self, place: usize) -> u64 {
+        self.base + place as u64 * self.page_bytes
     }
 
-    /// Unmaps what failed mappings left behind. Nothing has touched those pages: there is nothing to
-    /// wait for.
-    pub fn unstick(&mut self) -> DriverResult<()> {
-        while let Some((address, pages)) = self.stuck.last() {
-            let bytes = pages.len() as u64 * self.page_bytes;
-            self.driver.unmap(self.device, *address, bytes)?;
-            self.spare.extend(self.stuck.pop().into_iter().flat_map(|(_, pages)| pages));
-        }
-        Ok(())
+    fn at_home(&self, place: usize) -> bool {
+        self.places
+            .get(place)
+            .is_some_and(|at| at.page != 0 && self.pages[at.page as usize].home == place as u32 + 1)
     }
 
-    fn back_with(
-        &mut self,
-        address: u64,
-        count: usize,
-        pages: &mut Vec<PageHandle>,
-        mapped: &mut u64,
-    ) -> DriverResult<()> {
-        while pages.len() < count {
-            let page = match self.spare.pop() {
-                Some(page) => page,
-                None => {
-                    if self.gauge.reserved() + self.page_bytes > self.limit {
-                        return Err(self.limit_reached());
-                    }
-                    let page = self.driver.create_page(self.device, self.page_bytes)?;
-                    self.gauge.set(self.gauge.reserved() + self.page_bytes);
-                    page
+    /// Whether there is memory at `address`.
+    pub fn is_backed(&self, address: u64) -> bool {
+        self.at_home(self.place_of(address))
+    }
+
+    /// The page that has a dormant, usable mapping at a place, and its home if it has one: it could
+    /// come back without a driver call.
+    pub fn dormant(&self, place: usize) -> Option<(PageId, Option<usize>)> {
+        let at = self.places.get(place)?;
+        let home = self.pages[at.page as usize].home;
+        (at.page != 0 && at.accessible && home != place as u32 + 1)
+            .then(|| (at.page, home.checked_sub(1).map(|home| home as usize)))
+    }
+
+    /// The fence to wait for before another page can be mapped at a place.
+    pub fn in_the_way(&self, place: usize) -> Option<Fence> {
+        let at = self.places.get(place).filter(|at| at.page != 0 && !at.fence.is_none())?;
+        Some(at.fence)
+    }
+
+    /// Takes a spare page.
+    pub fn take_spare(&mut self) -> Option<PageId> {
+        self.spare.pop()
+    }
+
+    /// Takes this page if it is spare.
+    pub fn take_spare_page(&mut self, page: PageId) -> bool {
+        let found = self.spare.iter().rposition(|&spare| spare == page);
+        found.inspect(|&at| drop(self.spare.swap_remove(at))).is_some()
+    }
+
+    /// Makes pages spare that are at home nowhere.
+    pub fn give_spare(&mut self, pages: impl IntoIterator<Item = PageId>) {
+        self.spare.extend(pages);
+    }
+
+    /// Takes a page from its home, which stays mapped and is not to be removed before `fence`.
+    pub fn lift(&mut self, place: usize, fence: Fence) -> PageId {
+        debug_assert!(self.at_home(place));
+        let at = &mut self.places[place];
+        at.fence = fence;
+        self.pages[at.page as usize].home = 0;
+        at.page
+    }
+
+    /// Undoes `lift`.
+    pub fn put_back(&mut self, place: usize, page: PageId) {
+        debug_assert_eq!(self.places[place].page, page);
+        self.places[place].fence = Fence::NONE;
+        self.pages[page as usize].home = place as u32 + 1;
+    }
+
+    /// Takes `count` pages from the driver, all or none.
+    pub fn create(&mut self, count: u64) -> DriverResult<Vec<PageId>> {
+        let mut made = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            match self.create_one() {
+                Ok(page) => made.push(page),
+                Err(error) => {
+                    let bytes = made.len() as u64 * self.page_bytes;
+                    self.spare.extend(made);
+                    // What the driver does not take back now stays spare.
+                    let _ = self.release_spare(bytes);
+                    return Err(error);
                 }
-            };
-            pages.push(page);
+            }
         }
-        for &page in &*pages {
-            let at = address + *mapped * self.page_bytes;
-            self.driver.map(self.device, at, self.page_bytes, page)?;
-            *mapped += 1;
+        Ok(made)
+    }
+
+    fn create_one(&mut self) -> DriverResult<PageId> {
+        if self.gauge.reserved() + self.page_bytes > self.limit {
+            return Err(self.limit_reached());
         }
-        self.driver.set_access(self.device, address, *mapped * self.page_bytes, &self.access)
+        let handle = self.driver.create_page(self.device, self.page_bytes)?;
+        self.gauge.set(self.gauge.reserved() + self.page_bytes);
+        let page = Page { handle, home: 0, leaving: false };
+        Ok(match self.vacant.pop() {
+            Some(number) => {
+                self.pages[number as usize] = page;
+                number
+            }
+            None => {
+                self.pages.push(page);
+                self.pages.len() as PageId - 1
+            }
+        })
     }
 
     fn limit_reached(&self) -> DriverError {
@@ -196,42 +287,167 @@ impl Pages {
         }
     }
 
-    /// Takes the memory from behind `bytes` at `address`, whole mapped pages, into the spare ones.
-    /// The caller knows that no work in flight touches them.
-    pub fn strip(&mut self, address: u64, bytes: u64) -> DriverResult<()> {
-        self.driver.unmap(self.device, address, bytes)?;
-        let first = self.page_of(address);
-        let count = (bytes / self.page_bytes) as usize;
-        self.spare.extend(self.handles[first..first + count].iter_mut().filter_map(Option::take));
-        Ok(())
+    /// Gives pages that are at home nowhere their new homes, by ascending place: maps them where
+    /// they are not mapped already. Dormant mappings in their way are removed; the caller knows
+    /// that their fences have completed.
+    pub fn settle(&mut self, moves: &[Move]) -> DriverResult<()> {
+        if let Some(last) = moves.last()
+            && self.places.len() <= last.place
+        {
+            self.places.resize(last.place + 1, Place::EMPTY);
+        }
+        let fresh = |pages: &Self, to: &Move| {
+            let at = pages.places[to.place];
+            at.page != to.page || !at.accessible
+        };
+        let mut done = 0;
+        let mut result = Ok(());
+        while result.is_ok() && done < moves.len() {
+            // A run of neighbouring places that need a mapping.
+            let run = &moves[done..];
+            let mut count = 0;
+            while let Some(to) = run.get(count)
+                && to.place == run[0].place + count
+                && fresh(self, to)
+            {
+                count += 1;
+            }
+            if count > 0 {
+                result = self.map_run(&run[..count]);
+            }
+            done += count.max(1);
+        }
+        if result.is_ok() {
+            for to in moves {
+                self.places[to.place].fence = Fence::NONE;
+                self.pages[to.page as usize].home = to.place as u32 + 1;
+            }
+        }
+        // After an error what was mapped stays so: dormant, and never used.
+        result
     }
 
-    /// Gives at most `bytes` of spare pages back to the driver.
-    pub fn release_spare(&mut self, bytes: u64) -> DriverResult<()> {
-        // Then those pages are spare as well.
-        let _ = self.unstick();
-        let mut left = bytes / self.page_bytes;
-        while left > 0
-            && let Some(page) = self.spare.pop()
-        {
-            left -= 1;
-            if let Err(error) = self.driver.release_page(self.device, page) {
-                self.spare.push(page);
-                return Err(error);
-            }
-            self.gauge.set(self.gauge.reserved() - self.page_bytes);
+    /// Maps pages at neighbouring places and sets access.
+    fn map_run(&mut self, run: &[Move]) -> DriverResult<()> {
+        let first = run[0].place;
+        self.clear(first, run.len(), |_| true)?;
+        for to in run {
+            let address = self.address_of(to.place);
+            let handle = self.pages[to.page as usize].handle;
+            self.driver.map(self.device, address, self.page_bytes, handle)?;
+            self.places[to.place] = Place { page: to.page, ..Place::EMPTY };
+        }
+        let bytes = run.len() as u64 * self.page_bytes;
+        self.driver.set_access(self.device, self.address_of(first), bytes, &self.access)?;
+        for place in &mut self.places[first..first + run.len()] {
+            place.accessible = true;
         }
         Ok(())
     }
 
-    /// Host memory held, in bytes.
-    pub fn bytes(&self) -> u64 {
-        (self.handles.capacity() * size_of::<Option<PageHandle>>()
-            + self.spare.capacity() * size_of::<PageHandle>()) as u64
+    /// Removes the mappings at `count` places for whose pages `which` holds.
+    fn clear(
+        &mut self,
+        first: usize,
+        count: usize,
+        which: impl Fn(&Page) -> bool,
+    ) -> DriverResult<()> {
+        let mut result = Ok(());
+        let end = (first + count).min(self.places.len());
+        let mut at = first;
+        while at < end {
+            let run = self.places[at..end]
+                .iter()
+                .take_while(|place| place.page != 0 && which(&self.pages[place.page as usize]))
+                .count();
+            if run > 0 {
+                let bytes = run as u64 * self.page_bytes;
+                match self.driver.unmap(self.device, self.address_of(at), bytes) {
+                    Ok(()) => {
+                        for place in &mut self.places[at..at + run] {
+                            *place = Place { pins: place.pins, ..Place::EMPTY };
+                        }
+                    }
+                    Err(error) => {
+                        for place in &self.places[at..at + run] {
+                            self.pages[place.page as usize].leaving = false;
+                        }
+                        result = result.and(Err(error));
+                    }
+                }
+            }
+            at += run.max(1);
+        }
+        result
     }
 
-    /// Whether the page that `address` lies in is mapped.
-    pub fn is_backed(&self, address: u64) -> bool {
-        self.handles.get(self.page_of(address)).is_some_and(Option::is_some)
+    /// Gives at most `bytes` of spare pages back to the driver, after removing every mapping of
+    /// theirs. The first error is returned; what it concerns stays spare.
+    pub fn release_spare(&mut self, bytes: u64) -> DriverResult<()> {
+        let count = (bytes / self.page_bytes).min(self.spare());
+        if count == 0 {
+            return Ok(());
+        }
+        let leaving = self.spare.split_off(self.spare.len() - count as usize);
+        for &page in &leaving {
+            self.pages[page as usize].leaving = true;
+        }
+        let mut result = self.clear(0, self.places.len(), |page| page.leaving);
+        for number in leaving {
+            let page = &mut self.pages[number as usize];
+            if !std::mem::take(&mut page.leaving) {
+                self.spare.push(number);
+            } else if let Err(error) = self.driver.release_page(self.device, page.handle) {
+                self.spare.push(number);
+                result = result.and(Err(error));
+            } else {
+                self.vacant.push(number);
+                self.gauge.set(self.gauge.reserved() - self.page_bytes);
+            }
+        }
+        result
+    }
+
+    /// Keeps the pages at these places where they are, or no longer.
+    pub fn pin(&mut self, first: usize, count: usize, on: bool) {
+        for place in &mut self.places[first..first + count] {
+            let before = place.pins;
+            place.pins = if on { before + 1 } else { before - 1 };
+            if before == 0 {
+                self.pinned += 1;
+            } else if place.pins == 0 {
+                self.pinned -= 1;
+            }
+        }
+    }
+
+    /// Whether a page has to stay where it is.
+    pub fn is_pinned(&self, place: usize) -> bool {
+        self.pinned > 0 && self.places[place].pins > 0
+    }
+
+    /// Host memory held, in bytes.
+    pub fn bytes(&self) -> u64 {
+        (self.places.capacity() * size_of::<Place>()
+            + self.pages.capacity() * size_of::<Page>()
+            + (self.spare.capacity() + self.vacant.capacity()) * size_of::<PageId>()) as u64
+    }
+
+    /// Checks the invariants on top of this file; panics with what is wrong.
+    pub fn check_invariants(&self) {
+        let mut at_home = 0;
+        for (place, at) in self.places.iter().enumerate() {
+            assert!((at.page as usize) < self.pages.len(), "place {place} maps page {}", at.page);
+            if self.at_home(place) {
+                at_home += 1;
+                assert!(at.accessible && at.fence.is_none(), "place {place} is used");
+            }
+        }
+        for &page in &self.spare {
+            assert_eq!(self.pages[page as usize].home, 0, "page {page} is spare and at home");
+        }
+        let held = at_home + self.spare.len() as u64;
+        assert_eq!(self.reserved(), held * self.page_bytes, "reserved");
+        assert!(self.reserved() <= self.limit, "beyond the limit");
     }
 }

@@ -5,6 +5,7 @@
 
 use super::arena::{Arena, Denied, LARGE, Request, SMALL};
 use super::fit::Effort;
+use super::stitch::Bound;
 use crate::block::{Fence, FenceSet, State, Word};
 use crate::driver::DriverResult;
 use crate::fence::Asked;
@@ -38,10 +39,8 @@ impl Arena {
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }
-        let wanted = request.bytes.next_multiple_of(self.pages.page_bytes());
-        // A driver that refuses to unmap leaves what there is.
-        let _ = self.strip_idle(wanted);
-        self.grow(region, request)
+        let taken = self.stitch(region, request, Effort::Ask, Bound::Limit)?;
+        taken.map_or_else(|| Err(self.out_of_memory()), Ok)
     }
 
     fn merge_everywhere(&mut self) {
@@ -50,8 +49,8 @@ impl Arena {
     }
 
     /// Moves up to `bytes` of whole pages from behind free extents into the spare ones, largest
-    /// extents first. An error is the first of them; the other extents are tried all the same.
-    pub(super) fn strip_idle(&mut self, bytes: u64) -> DriverResult<()> {
+    /// extents first.
+    fn strip_idle(&mut self, bytes: u64) {
         let mut idle: Vec<(u64, u32)> = Vec::new();
         self.for_each_extent(|index, block| {
             if block.word().state() == State::Free && block.size() >= self.pages.page_bytes() {
@@ -60,20 +59,16 @@ impl Arena {
         });
         idle.sort_unstable_by(|a, b| b.cmp(a));
         let mut asked = Asked::default();
-        let (mut moved, mut failure) = (0, Ok(()));
+        let mut moved = 0;
         for (_, index) in idle {
             if moved >= bytes {
                 break;
             }
             // Earlier strips may have merged holes, never free extents: `index` is as it was.
             if self.is_done(index, &mut asked) {
-                match self.strip(index, bytes - moved) {
-                    Ok(more) => moved += more,
-                    Err(error) => failure = failure.and(Err(error)),
-                }
+                moved += self.strip(index, bytes - moved);
             }
         }
-        failure
     }
 
     fn is_done(&self, index: u32, asked: &mut Asked) -> bool {
@@ -82,25 +77,25 @@ impl Arena {
 
     /// Takes at most `bytes` (rounded up to pages) from behind the whole pages of a free extent,
     /// from its upper end.
-    fn strip(&mut self, index: u32, bytes: u64) -> DriverResult<u64> {
+    fn strip(&mut self, index: u32, bytes: u64) -> u64 {
         let page = self.pages.page_bytes();
         let (address, size) = (self.block(index).address(), self.block(index).size());
         let top = (address + size) / page * page;
         let bottom =
             address.next_multiple_of(page).max(top.saturating_sub(bytes.next_multiple_of(page)));
         if bottom >= top {
-            return Ok(0);
+            return 0;
         }
         let seen = self.block(index).word();
         if !self.claim(index, seen) {
-            return Ok(0);
+            return 0;
         }
         // Up to three pieces: what stays below, the pages, what stays above.
         let mut pages = index;
         if bottom > address {
             let above = self.split(index, bottom - address);
             self.file(index, State::Free);
-            let Some(above) = above else { return Ok(0) };
+            let Some(above) = above else { return 0 };
             pages = above;
         }
         if top < address + size {
@@ -108,23 +103,18 @@ impl Arena {
                 Some(above) => self.file(above, State::Free),
                 None => {
                     self.settle(pages, State::Free);
-                    return Ok(0);
+                    return 0;
                 }
             }
         }
-        match self.pages.strip(bottom, top - bottom) {
-            Ok(()) => {
-                let region = usize::from(self.links[pages as usize].region);
-                self.regions[region].backed -= top - bottom;
-                self.block(pages).set_fences(&FenceSet::default());
-                self.settle(pages, State::Hole);
-                Ok(top - bottom)
-            }
-            Err(error) => {
-                self.settle(pages, State::Free);
-                Err(error)
-            }
+        for place in self.pages.place_of(bottom)..self.pages.place_of(top - 1) + 1 {
+            let spare = self.pages.lift(place, Fence::NONE);
+            self.pages.give_spare([spare]);
         }
+        *self.backed(pages) -= top - bottom;
+        self.block(pages).set_fences(&FenceSet::default());
+        self.settle(pages, State::Hole);
+        top - bottom
     }
 
     /// Waits until the free extents' fences have completed, at most for the configured time. True
@@ -190,8 +180,7 @@ impl Arena {
         self.merge_everywhere();
         let page = self.pages.page_bytes();
         let surplus = self.pages.reserved().saturating_sub(target).next_multiple_of(page);
-        let stripped = self.strip_idle(surplus.saturating_sub(self.pages.spare_bytes()));
-        let released = self.pages.release_spare(surplus);
-        stripped.and(released)
+        self.strip_idle(surplus.saturating_sub(self.pages.spare_bytes()));
+        self.pages.release_spare(surplus)
     }
 }

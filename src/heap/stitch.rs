@@ -1,0 +1,567 @@
+//! Stitching: a request that no extent can serve gets a window of idle extents and holes, and the
+//! holes get pages: spare ones, new ones within a bound, and whole pages taken from behind idle
+//! extents elsewhere.
+//!
+//! A page that moves is mapped at its new place at once, while the old mapping stays: work in flight
+//! may still use it there. The new user runs after that work, or is made to wait for it on the
+//! device; the host never waits. (Two mappings of one page are coherent between operations that are
+//! ordered by streams or events; see [`super::pages`] for what becomes of the old one.)
+//!
+//! Nothing is changed before every extent concerned has been claimed, and the extents change only
+//! after the driver has done its part: an error leaves them as they were.
+
+use super::arena::{Arena, Denied, LARGE, Request, SMALL};
+use super::fit::Effort;
+use super::pages::{Move, PageId};
+use super::window::{Kind, Piece, Window, best_window, budget};
+use crate::block::{Fence, FenceSet, State, StreamId, Word};
+use crate::driver::DriverResult;
+use crate::fence::Asked;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// What a walk over all extents saw.
+#[derive(Default)]
+pub(super) struct Survey {
+    /// Idle extents and holes in address order, the small region's first.
+    pieces: Vec<Piece>,
+    /// Where the large region's begin.
+    large: usize,
+    /// Granted bytes of live blocks.
+    pub live: u64,
+}
+
+impl Survey {
+    fn of_region(&self, region: u8) -> Range<usize> {
+        if region == SMALL { 0..self.large } else { self.large..self.pieces.len() }
+    }
+
+    /// The piece that an address lies in.
+    fn at(&self, address: u64) -> Option<usize> {
+        let next = self.pieces.partition_point(|piece| piece.address <= address);
+        let at = next.checked_sub(1)?;
+        (address < self.pieces[at].end()).then_some(at)
+    }
+}
+
+/// A page to be taken from behind an idle extent.
+#[derive(Clone, Copy)]
+struct Taking {
+    /// Its place.
+    from: usize,
+    /// Where it is mapped already, if that is why it was chosen.
+    to: Option<usize>,
+}
+
+/// How a request is to be served.
+struct Plan {
+    window: Window,
+    /// Places in the window that need a page, ascending, and the spare page with a mapping there.
+    places: Vec<(usize, Option<PageId>)>,
+    /// Pages to take, by piece.
+    takings: Vec<(usize, Taking)>,
+    /// Further spare pages to use.
+    spare: u64,
+    /// Pages to take from the driver.
+    fresh: u64,
+}
+
+/// What a plan has claimed so far.
+#[derive(Default)]
+struct Claims {
+    /// The window's extents, by address, and whether they were holes.
+    parts: Vec<(u32, bool)>,
+    /// Extents that are to become holes: whole pages.
+    givers: Vec<u32>,
+}
+
+impl Arena {
+    /// Looks at every extent: what is idle and usable for `stream` with this effort.
+    fn survey(&mut self, request: Request, effort: Effort, asked: &mut Asked) -> Survey {
+        let mut survey = std::mem::take(&mut self.scratch);
+        survey.pieces.clear();
+        survey.live = 0;
+        for region in [SMALL, LARGE] {
+            if region == LARGE {
+                survey.large = survey.pieces.len();
+            }
+            let mut index = self.regions[usize::from(region)].first;
+            while index != 0 {
+                let block = self.block(index);
+                // The word before the fences: the claim is for what was looked at, or fails.
+                let seen = block.word();
+                let (address, bytes) = (block.address(), block.size());
+                let kind = match seen.state() {
+                    State::Hole => Some(Kind::Hole),
+                    State::Free | State::Cached => {
+                        let usable = self.usable(index, request.stream, effort, asked);
+                        Some(if usable { Kind::Usable } else { Kind::Pending })
+                    }
+                    State::Live | State::Claimed => {
+                        survey.live += bytes;
+                        None
+                    }
+                    State::Spare => None,
+                };
+                if let Some(kind) = kind {
+                    survey.pieces.push(Piece { index, seen, address, bytes, kind });
+                }
+                index = self.links[index as usize].next;
+            }
+        }
+        survey
+    }
+
+    /// Serves a request from a window, creating pages up to `bound` bytes in all before others are
+    /// taken from idle extents. `None` when there is no way.
+    pub(super) fn stitch(
+        &mut self,
+        region: u8,
+        request: Request,
+        effort: Effort,
+        bound: Bound,
+    ) -> Result<Option<(u32, Word)>, Denied> {
+        let mut asked = Asked::default();
+        loop {
+            let mut survey = self.survey(request, effort, &mut asked);
+            let bytes = match bound {
+                Bound::Budget => budget(self.peak_live.max(survey.live + request.bytes)),
+                Bound::Limit => self.pages.limit(),
+            };
+            let plan = self.plan(&mut survey, region, request, bytes);
+            let taken = match &plan {
+                Some(plan) => self.carry_out(&survey, plan, request, effort, &mut asked),
+                None => Ok(None),
+            };
+            self.scratch = survey;
+            // A claim lost to a block's own stream, or a wait refused: look again at what is left.
+            match taken {
+                Ok(None) if plan.is_some() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Chooses the window and where its pages come from.
+    fn plan(
+        &mut self,
+        survey: &mut Survey,
+        region: u8,
+        request: Request,
+        bound: u64,
+    ) -> Option<Plan> {
+        let page = self.pages.page_bytes();
+        let range = survey.of_region(region);
+        let (window, places) = loop {
+            let mut window = best_window(&survey.pieces[range.clone()], request.bytes, page)?;
+            window.first += range.start;
+            window.last += range.start;
+            match self.places_of(survey, &window) {
+                Ok(places) => break (window, places),
+                // Work in flight uses an old mapping there.
+                Err(closed) => survey.pieces[closed].kind = Kind::Pending,
+            }
+        };
+
+        let mut plan = Plan { window, places: Vec::new(), takings: Vec::new(), spare: 0, fresh: 0 };
+        let mut open = 0;
+        for to in places {
+            let mut known = None;
+            match self.pages.dormant(to) {
+                Some((page, None)) => known = Some(page),
+                Some((_, Some(from))) => match self.giver(survey, &window, from) {
+                    Some(piece) => plan.takings.push((piece, Taking { from, to: Some(to) })),
+                    None => open += 1,
+                },
+                None => open += 1,
+            }
+            plan.places.push((to, known));
+        }
+        let known = plan.places.iter().filter(|place| place.1.is_some()).count() as u64;
+        plan.spare = open.min(self.pages.spare() - known);
+        open -= plan.spare;
+        plan.fresh = open.min(self.pages.room(bound));
+        open -= plan.fresh;
+        if open > 0 {
+            self.choose_givers(survey, &mut plan, open)?;
+        }
+        plan.takings.sort_unstable_by_key(|&(piece, taking)| (piece, taking.from));
+        Some(plan)
+    }
+
+    /// The places in a window that need a page; or the hole in which one cannot get it yet.
+    fn places_of(&self, survey: &Survey, window: &Window) -> Result<Vec<usize>, usize> {
+        let page = self.pages.page_bytes();
+        let mut places = Vec::with_capacity(window.missing as usize);
+        for at in window.first..=window.last {
+            let piece = &survey.pieces[at];
+            if piece.kind != Kind::Hole {
+                continue;
+            }
+            let start = piece.address.max(window.start / page * page);
+            let end = piece.end().min(window.end.next_multiple_of(page));
+            for place in self.pages.place_of(start)..self.pages.place_of(end - 1) + 1 {
+                if let Some(fence) = self.pages.in_the_way(place)
+                    && !self.fences.completed(fence)
+                {
+                    return Err(at);
+                }
+                places.push(place);
+            }
+        }
+        Ok(places)
+    }
+
+    /// The piece outside the window from behind which the page at home at `place` can be taken.
+    fn giver(&self, survey: &Survey, window: &Window, place: usize) -> Option<usize> {
+        let address = self.pages.address_of(place);
+        let at = survey.at(address)?;
+        let piece = &survey.pieces[at];
+        (piece.kind == Kind::Usable
+            && !(window.first..=window.last).contains(&at)
+            && address + self.pages.page_bytes() <= piece.end()
+            && !self.pages.is_pinned(place))
+        .then_some(at)
+    }
+
+    /// Chooses `count` pages to take: from the largest idle extents first, from their upper ends.
+    fn choose_givers(&self, survey: &Survey, plan: &mut Plan, count: u64) -> Option<()> {
+        let page = self.pages.page_bytes();
+        let window = plan.window.first..=plan.window.last;
+        let mut givers: Vec<(u64, usize)> = survey
+            .pieces
+            .iter()
+            .enumerate()
+            .filter(|(at, piece)| {
+                piece.kind == Kind::Usable && piece.bytes >= page && !window.contains(at)
+            })
+            .map(|(at, piece)| (piece.bytes, at))
+            .collect();
+        givers.sort_unstable_by(|a, b| b.cmp(a));
+        // Some may have been chosen for the places where they are mapped.
+        let mut chosen: Vec<usize> = plan.takings.iter().map(|(_, taking)| taking.from).collect();
+        chosen.sort_unstable();
+        let mut left = count;
+        for (_, at) in givers {
+            let piece = &survey.pieces[at];
+            let first = self.pages.place_of(piece.address.next_multiple_of(page));
+            let end = self.pages.place_of(piece.end());
+            for from in (first..end).rev() {
+                if left == 0 {
+                    return Some(());
+                }
+                if chosen.binary_search(&from).is_err() && !self.pages.is_pinned(from) {
+                    plan.takings.push((at, Taking { from, to: None }));
+                    left -= 1;
+                }
+            }
+        }
+        (left == 0).then_some(())
+    }
+
+    /// Claims what a plan needs, moves the pages, and makes the block. `None` when something was
+    /// claimed by others first, or cannot be waited for.
+    fn carry_out(
+        &mut self,
+        survey: &Survey,
+        plan: &Plan,
+        request: Request,
+        effort: Effort,
+        asked: &mut Asked,
+    ) -> Result<Option<(u32, Word)>, Denied> {
+        let mut claims = Claims::default();
+        let ready = self.claim_window(survey, &plan.window, &mut claims).and_then(|claimed| {
+            Ok(claimed
+                && self.claim_givers(survey, &plan.takings, &mut claims)?
+                && (effort != Effort::Wait
+                    || self.wait_for_claims(&claims, request.stream, asked)))
+        });
+        match ready {
+            Ok(true) => {}
+            Ok(false) => {
+                self.unwind(claims);
+                return Ok(None);
+            }
+            Err(denied) => {
+                self.unwind(claims);
+                return Err(denied);
+            }
+        }
+        let foreign = claims
+            .parts
+            .iter()
+            .filter(|part| !part.1)
+            .map(|part| part.0)
+            .chain(claims.givers.iter().copied())
+            .any(|index| self.is_foreign(index, request.stream));
+        match self.move_pages(plan, &claims, request) {
+            Ok(()) => {
+                if foreign {
+                    self.pages.gauge().count_cross_hit();
+                }
+                self.peak_live = self.peak_live.max(survey.live + request.bytes);
+                self.join(plan, claims, request).map(Some)
+            }
+            Err(error) => {
+                self.unwind(claims);
+                Err(if error.out_of_memory {
+                    self.out_of_memory()
+                } else {
+                    Denied::Driver(error)
+                })
+            }
+        }
+    }
+
+    /// Claims the window's extents and cuts them to it.
+    fn claim_window(
+        &mut self,
+        survey: &Survey,
+        window: &Window,
+        claims: &mut Claims,
+    ) -> Result<bool, Denied> {
+        let page = self.pages.page_bytes();
+        for piece in &survey.pieces[window.first..=window.last] {
+            if !self.claim(piece.index, piece.seen) {
+                return Ok(false);
+            }
+            claims.parts.push((piece.index, piece.kind == Kind::Hole));
+        }
+        // Holes are cut at page borders.
+        let edge = |address: u64, hole: bool, up: bool| match (hole, up) {
+            (false, _) => address,
+            (true, false) => address / page * page,
+            (true, true) => address.next_multiple_of(page),
+        };
+        let state = |hole| if hole { State::Hole } else { State::Free };
+        let (last, hole) = claims.parts[claims.parts.len() - 1];
+        let end = edge(window.end, hole, true);
+        let block = self.block(last);
+        if end < block.address() + block.size() {
+            let rest = self.split(last, end - block.address()).ok_or(Denied::Descriptors)?;
+            self.file(rest, state(hole));
+        }
+        let (first, hole) = claims.parts[0];
+        let start = edge(window.start, hole, false);
+        let address = self.block(first).address();
+        if start > address {
+            let rest = self.split(first, start - address).ok_or(Denied::Descriptors)?;
+            claims.parts[0].0 = rest;
+            self.file(first, state(hole));
+        }
+        Ok(true)
+    }
+
+    /// Claims the extents that give pages, and cuts these out.
+    fn claim_givers(
+        &mut self,
+        survey: &Survey,
+        mut takings: &[(usize, Taking)],
+        claims: &mut Claims,
+    ) -> Result<bool, Denied> {
+        while let Some(&(at, _)) = takings.first() {
+            let count = takings.iter().take_while(|taking| taking.0 == at).count();
+            let (own, rest) = takings.split_at(count);
+            takings = rest;
+            let piece = &survey.pieces[at];
+            if !self.claim(piece.index, piece.seen) {
+                return Ok(false);
+            }
+            let cut = self.cut_out(piece.index, own, claims);
+            // What is left of it, at its lower end.
+            match cut {
+                Some(true) => self.file(piece.index, State::Free),
+                Some(false) => claims.givers.push(piece.index),
+                None => {
+                    self.file(piece.index, State::Free);
+                    return Err(Denied::Descriptors);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Cuts runs of pages out of a claimed extent, the uppermost first. Says whether something is
+    /// left below them; `None` when there are no descriptors left.
+    fn cut_out(
+        &mut self,
+        index: u32,
+        mut own: &[(usize, Taking)],
+        claims: &mut Claims,
+    ) -> Option<bool> {
+        let page = self.pages.page_bytes();
+        let address = self.block(index).address();
+        while let Some(last) = own.last() {
+            let end_place = last.1.from + 1;
+            let mut count = 1;
+            while count < own.len() && own[own.len() - 1 - count].1.from + count + 1 == end_place {
+                count += 1;
+            }
+            own = &own[..own.len() - count];
+            let end = self.pages.address_of(end_place - 1) + page;
+            let start = self.pages.address_of(end_place - count);
+            if end < address + self.block(index).size() {
+                let above = self.split(index, end - address)?;
+                self.file(above, State::Free);
+            }
+            if start == address {
+                return Some(false);
+            }
+            let run = self.split(index, start - address)?;
+            claims.givers.push(run);
+        }
+        Some(true)
+    }
+
+    /// Makes `stream` wait for what is still done with claimed memory.
+    fn wait_for_claims(
+        &mut self,
+        claims: &Claims,
+        stream: StreamId,
+        asked: &mut Asked,
+    ) -> bool {
+        let resident = claims.parts.iter().filter(|part| !part.1).map(|part| part.0);
+        for index in resident.chain(claims.givers.iter().copied()) {
+            if !self.wait_for(index, stream) {
+                self.block(index).all_fences(|fence| {
+                    asked.refuse(fence);
+                    true
+                });
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives claimed extents back as they were.
+    fn unwind(&mut self, claims: Claims) {
+        for (index, hole) in claims.parts {
+            self.settle(index, if hole { State::Hole } else { State::Free });
+        }
+        for index in claims.givers {
+            self.settle(index, State::Free);
+        }
+    }
+
+    /// Brings the pages of a plan together behind the window. On an error every page is back at its
+    /// home, or spare.
+    fn move_pages(
+        &mut self,
+        plan: &Plan,
+        claims: &Claims,
+        request: Request,
+    ) -> DriverResult<()> {
+        // Pages at home nowhere: new ones, and spare ones.
+        let mut loose = self.pages.create(plan.fresh)?;
+        let mut moves: Vec<Move> = Vec::with_capacity(plan.places.len());
+        for &(place, known) in &plan.places {
+            if let Some(page) = known
+                && self.pages.take_spare_page(page)
+            {
+                moves.push(Move { place, page });
+            }
+        }
+        loose.extend((0..plan.spare).map_while(|_| self.pages.take_spare()));
+        let ours: Vec<PageId> = moves.iter().map(|to| to.page).chain(loose.clone()).collect();
+
+        // Those of the givers, each lifted with a fence that covers its giver's.
+        let stamp = self.fences.stamp(request.stream);
+        let mut lifted: Vec<(usize, PageId)> = Vec::with_capacity(plan.takings.len());
+        for &index in &claims.givers {
+            let block = self.block(index);
+            let (address, bytes) = (block.address(), block.size());
+            let fence = if self.is_over(index) { Fence::NONE } else { stamp };
+            let first = self.pages.place_of(address);
+            for place in first..first + (bytes / self.pages.page_bytes()) as usize {
+                lifted.push((place, self.pages.lift(place, fence)));
+            }
+        }
+        let known_places = plan.takings.iter().filter_map(|(_, t)| t.to.map(|to| (t.from, to)));
+        let known_places: HashMap<usize, usize> = known_places.collect();
+        for &(from, page) in &lifted {
+            match known_places.get(&from) {
+                Some(&place) => moves.push(Move { place, page }),
+                None => loose.push(page),
+            }
+        }
+        let served: HashSet<usize> = moves.iter().map(|to| to.place).collect();
+        let open = plan.places.iter().map(|to| to.0).filter(|place| !served.contains(place));
+        moves.extend(open.zip(loose).map(|(place, page)| Move { place, page }));
+        moves.sort_unstable_by_key(|to| to.place);
+        debug_assert_eq!(moves.len(), plan.places.len());
+
+        self.pages.settle(&moves).inspect_err(|_| {
+            for &(place, page) in &lifted {
+                self.pages.put_back(place, page);
+            }
+            self.pages.give_spare(ours);
+            // As many as were new go back; what the driver does not take stays spare.
+            let _ = self.pages.release_spare(plan.fresh * self.pages.page_bytes());
+        })
+    }
+
+    /// Whether all work that an extent waits for is known to be over.
+    fn is_over(&self, index: u32) -> bool {
+        self.block(index).all_fences(|fence| self.fences.completed(fence))
+    }
+
+    /// Makes one live block of the window, now that there is memory behind all of it.
+    fn join(
+        &mut self,
+        plan: &Plan,
+        claims: Claims,
+        request: Request,
+    ) -> Result<(u32, Word), Denied> {
+        // Whatever is still in flight on this memory, the stream runs after it.
+        let extents = claims.parts.iter().map(|part| part.0).chain(claims.givers.iter().copied());
+        let over = extents.into_iter().all(|index| self.is_over(index));
+        let fences = if over {
+            FenceSet::default()
+        } else {
+            FenceSet::of(self.fences.stamp(request.stream))
+        };
+        for index in claims.givers {
+            let bytes = self.block(index).size();
+            *self.backed(index) -= bytes;
+            self.block(index).set_fences(&FenceSet::default());
+            self.settle(index, State::Hole);
+        }
+        let mut base = claims.parts[0].0;
+        let bytes = plan.places.len() as u64 * self.pages.page_bytes();
+        *self.backed(base) += bytes;
+        for (part, _) in &claims.parts[1..] {
+            self.absorb_fresh(base, *part);
+        }
+        self.block(base).set_fences(&fences);
+        // The rest of the first and of the last page, if those were holes.
+        let window = &plan.window;
+        let address = self.block(base).address();
+        if address < window.start
+            && let Some(upper) = self.split(base, window.start - address)
+        {
+            self.settle(base, State::Free);
+            base = upper;
+        }
+        let (address, size) = (self.block(base).address(), self.block(base).size());
+        if window.end < address + size
+            && let Some(rest) = self.split(base, window.end - address)
+        {
+            self.settle(rest, State::Free);
+        }
+        self.hand_out(base, request, None)
+    }
+
+    /// The bytes with memory behind them in an extent's region.
+    pub(super) fn backed(&mut self, index: u32) -> &mut u64 {
+        &mut self.regions[usize::from(self.links[index as usize].region)].backed
+    }
+}
+
+/// How far new pages are preferred to taking others'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// As long as little is held beyond the peak of what was live.
+    Budget,
+    /// Up to the limit.
+    Limit,
+}

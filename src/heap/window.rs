@@ -1,0 +1,231 @@
+//! Where a request goes that no single extent can serve: pure functions over a survey.
+//!
+//! A *window* is a range of addresses over neighbouring extents that are idle or holes. The best one
+//! needs the fewest pages that are not there. Such a window begins where an extent begins, or ends
+//! where one ends: any other could be moved until it does without needing more.
+
+use crate::block::Word;
+
+/// An extent that is idle or a hole, as a survey saw it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub index: u32,
+    pub seen: Word,
+    pub address: u64,
+    pub bytes: u64,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Hole,
+    /// Resident, and its fences allow its use.
+    Usable,
+    /// Resident, waiting for other streams.
+    Pending,
+}
+
+impl Piece {
+    pub fn end(&self) -> u64 {
+        self.address + self.bytes
+    }
+}
+
+/// A range over `pieces[first..=last]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    pub start: u64,
+    pub end: u64,
+    pub first: usize,
+    pub last: usize,
+    /// Pages that have to be put behind its holes.
+    pub missing: u64,
+}
+
+impl Window {
+    fn better_than(&self, other: &Option<Self>) -> bool {
+        other.is_none_or(|other| (self.missing, self.start) < (other.missing, other.start))
+    }
+}
+
+/// The window of `bytes` with the fewest missing pages, the lowest among equals. Pieces are in
+/// address order; those that are `Pending` belong to no window.
+pub(super) fn best_window(pieces: &[Piece], bytes: u64, page: u64) -> Option<Window> {
+    let mut best = None;
+    let mut first = 0;
+    while first < pieces.len() {
+        if pieces[first].kind == Kind::Pending {
+            first += 1;
+            continue;
+        }
+        let mut last = first;
+        while let Some(next) = pieces.get(last + 1)
+            && next.kind != Kind::Pending
+            && next.address == pieces[last].end()
+        {
+            last += 1;
+        }
+        best_in_run(pieces, first, last, bytes, page, &mut best);
+        first = last + 1;
+    }
+    best
+}
+
+/// Considers every window that begins or ends with a piece of the run `pieces[first..=last]`.
+fn best_in_run(
+    pieces: &[Piece],
+    first: usize,
+    last: usize,
+    bytes: u64,
+    page: u64,
+    best: &mut Option<Window>,
+) {
+    let (run_start, run_end) = (pieces[first].address, pieces[last].end());
+    if run_end - run_start < bytes {
+        return;
+    }
+    let pages_in = |piece: &Piece, start: u64, end: u64| {
+        let (start, end) = (start.max(piece.address), end.min(piece.end()));
+        let hole = piece.kind == Kind::Hole && start < end;
+        if hole { (end.next_multiple_of(page) - start / page * page) / page } else { 0 }
+    };
+    let mut consider = |low: usize, high: usize, between: u64, start: u64| {
+        let end = start + bytes;
+        let missing = if low == high {
+            pages_in(&pieces[low], start, end)
+        } else {
+            pages_in(&pieces[low], start, end) + between + pages_in(&pieces[high], start, end)
+        };
+        let window = Window { start, end, first: low, last: high, missing };
+        if window.better_than(best) {
+            *best = Some(window);
+        }
+    };
+    let whole = |piece: &Piece| pages_in(piece, piece.address, piece.end());
+
+    // Windows that begin with a piece: `between` counts the pages of the pieces inside.
+    let (mut high, mut between) = (first, 0);
+    for low in first..=last {
+        let start = pieces[low].address;
+        if start + bytes > run_end {
+            break;
+        }
+        if high < low {
+            high = low;
+        } else if high > low && low > first {
+            between -= whole(&pieces[low]);
+        }
+        while pieces[high].end() < start + bytes {
+            if high > low {
+                between += whole(&pieces[high]);
+            }
+            high += 1;
+        }
+        consider(low, high, between, start);
+    }
+    // Windows that end with a piece.
+    let (mut low, mut between) = (last, 0);
+    for high in (first..=last).rev() {
+        let end = pieces[high].end();
+        if end - run_start < bytes {
+            break;
+        }
+        let start = end - bytes;
+        if low > high {
+            low = high;
+        } else if low < high && high < last {
+            between -= whole(&pieces[high]);
+        }
+        while pieces[low].address > start {
+            if low < high {
+                between += whole(&pieces[low]);
+            }
+            low -= 1;
+        }
+        consider(low, high, between, start);
+    }
+}
+
+/// Held beyond the peak of what was live before pages are moved rather than created: this share.
+const SLACK_SHARE: u64 = 160;
+/// Small pools may hold this much more, but only so much of their peak.
+const SLACK_FLOOR: u64 = 16 << 20;
+const SLACK_FLOOR_SHARE: u64 = 32;
+
+/// Most bytes to hold while moving pages is possible, by the most bytes that were ever live.
+pub(super) fn budget(peak_live: u64) -> u64 {
+    peak_live + (peak_live / SLACK_SHARE).max(SLACK_FLOOR.min(peak_live / SLACK_FLOOR_SHARE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: u64 = 8;
+
+    /// Pieces from (kind, pages or bytes, gap before); holes are whole pages.
+    fn build(spec: &[(u8, u64, bool)]) -> Vec<Piece> {
+        let (mut at, mut pieces) = (0, Vec::new());
+        for (i, &(kind, size, gap)) in spec.iter().enumerate() {
+            let kind = [Kind::Hole, Kind::Usable, Kind::Usable, Kind::Pending][usize::from(kind)];
+            if gap {
+                at += 3;
+            }
+            let mut bytes = size;
+            if kind == Kind::Hole {
+                // A border between memory and a hole is a page border.
+                let aligned = u64::next_multiple_of(at, PAGE);
+                if aligned > at {
+                    pieces.push(piece(i, at, aligned - at, Kind::Usable));
+                }
+                (at, bytes) = (aligned, size * PAGE);
+            } else if spec.get(i + 1).is_some_and(|next| next.0 == 0 && !next.2) {
+                bytes = u64::next_multiple_of(at + bytes, PAGE) - at;
+            }
+            pieces.push(piece(i, at, bytes, kind));
+            at += bytes;
+        }
+        pieces
+    }
+
+    fn piece(i: usize, address: u64, bytes: u64, kind: Kind) -> Piece {
+        Piece { index: i as u32 + 1, seen: Word(0), address, bytes, kind }
+    }
+
+    /// Pages missing from a window at `start`, looked at byte by byte; `None` where it does not lie
+    /// in idle memory and holes.
+    fn missing(pieces: &[Piece], start: u64, bytes: u64) -> Option<u64> {
+        let mut pages = std::collections::BTreeSet::new();
+        for at in start..start + bytes {
+            let piece = pieces.iter().find(|p| p.address <= at && at < p.end())?;
+            match piece.kind {
+                Kind::Pending => return None,
+                Kind::Hole => drop(pages.insert(at / PAGE)),
+                Kind::Usable => {}
+            }
+        }
+        Some(pages.len() as u64)
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_window_needs_less(
+            spec in prop::collection::vec((0u8..4, 1u64..6, any::<bool>()), 1..12),
+            bytes in 1u64..60,
+        ) {
+            let pieces = build(&spec);
+            let end = pieces.last().unwrap().end();
+            let want = (0..end).filter_map(|start| missing(&pieces, start, bytes)).min();
+            let found = best_window(&pieces, bytes, PAGE);
+            prop_assert_eq!(found.map(|w| w.missing), want);
+            if let Some(window) = found {
+                prop_assert_eq!(missing(&pieces, window.start, bytes), Some(window.missing));
+                prop_assert!(pieces[window.first].address <= window.start);
+                prop_assert!(window.start < pieces[window.first].end());
+                prop_assert!(pieces[window.last].address < window.end);
+                prop_assert!(window.end <= pieces[window.last].end());
+            }
+        }
+    }
+}
