@@ -46,7 +46,7 @@ mod table;
 
 pub use block::StreamId;
 pub use buffer::Buffer;
-pub use config::Reuse;
+pub use config::{Headroom, Reuse};
 pub use driver::DeviceId;
 pub use error::{Error, OutOfMemory, Result};
 pub use pool::{Builder, Pool};

@@ -1,6 +1,6 @@
 //! The pool and its builder.
 
-use crate::config::{Reuse, Settings};
+use crate::config::{Headroom, Reuse, Settings};
 use crate::core::{Core, Device, Enter, Handle};
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
@@ -26,6 +26,7 @@ pub struct Pool(Handle);
 pub struct Builder {
     driver: Arc<dyn Driver>,
     reuse: Reuse,
+    headroom: Option<Headroom>,
     capacity: Option<u64>,
     capacities: Vec<(DeviceId, u64)>,
     host_wait: Duration,
@@ -54,6 +55,15 @@ impl Builder {
         self
     }
 
+    /// How much more than the most that was ever live a device may hold while idle pages could be
+    /// moved to where they are needed. Moving costs driver calls, holding costs memory. Default:
+    /// [`Headroom::Unbounded`] where a capacity is set, else [`Headroom::Automatic`].
+    #[must_use]
+    pub fn headroom(mut self, headroom: Headroom) -> Self {
+        self.headroom = Some(headroom);
+        self
+    }
+
     /// Lets every device of the pool touch the memory of every other (copies and kernels across
     /// devices). Access is set page by page as memory is mapped, which costs driver time for each
     /// device. Default: off.
@@ -77,10 +87,9 @@ impl Builder {
     /// [`Error::Driver`] when a device cannot be asked or has no address space left.
     pub fn build(self) -> Result<Pool> {
         let fences = Arc::new(Fences::new(Arc::clone(&self.driver)));
-        let settings = Settings { reuse: self.reuse, host_wait: self.host_wait };
         let built: Vec<Result<Device>> = (0..self.driver.device_count())
             .into_par_iter()
-            .map(|ordinal| self.device(DeviceId(ordinal), &fences, settings))
+            .map(|ordinal| self.device(DeviceId(ordinal), &fences))
             .collect();
         let mut devices = Vec::with_capacity(built.len());
         let mut failure = None;
@@ -98,11 +107,11 @@ impl Builder {
             return Err(error);
         }
         let devices = devices.into_iter().map(Arc::new).collect();
-        let core = Core::new(self.driver, fences, devices, settings);
+        let core = Core::new(self.driver, fences, devices, self.reuse);
         Ok(Pool(Handle::new(core)))
     }
 
-    fn device(&self, id: DeviceId, fences: &Arc<Fences>, settings: Settings) -> Result<Device> {
+    fn device(&self, id: DeviceId, fences: &Arc<Fences>) -> Result<Device> {
         let info = self.driver.device(id)?;
         let page_bytes = info.granularity;
         let asked = self
@@ -111,6 +120,11 @@ impl Builder {
             .rev()
             .find_map(|&(device, bytes)| (device == id).then_some(bytes))
             .or(self.capacity);
+        let headroom = self.headroom.unwrap_or(match asked {
+            Some(_) => Headroom::Unbounded,
+            None => Headroom::Automatic,
+        });
+        let settings = Settings { reuse: self.reuse, headroom, host_wait: self.host_wait };
         let limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
         // Address space is cheap: enough that holes never force a move. Small blocks alone may
         // fill the device; large ones get several times its memory.
@@ -148,6 +162,7 @@ impl Pool {
         Builder {
             driver,
             reuse: Reuse::default(),
+            headroom: None,
             capacity: None,
             capacities: Vec::new(),
             host_wait: Duration::from_secs(1),

@@ -151,7 +151,7 @@ impl Core {
         if let Some(grant) = device.shards.take(stream, key, known, &guard) {
             return Some((grant, Layer::Shard));
         }
-        if refused && self.settings.reuse != Reuse::SameStream {
+        if refused && self.reuse != Reuse::SameStream {
             let mut asked = Asked::default();
             let ask = |hint| {
                 claim(hint, &mut |block| {

@@ -18,7 +18,7 @@ pub(crate) use life::Handle;
 use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::HintCache;
 use crate::cache::thread::ThreadCache;
-use crate::config::Settings;
+use crate::config::Reuse;
 use crate::driver::{DeviceId, Driver};
 use crate::error::{Error, Result};
 use crate::fence::Fences;
@@ -45,7 +45,7 @@ pub struct Core {
     pub fences: Arc<Fences>,
     pub devices: Box<[Arc<Device>]>,
     caches: Table<HintCache>,
-    pub settings: Settings,
+    pub reuse: Reuse,
     /// Every thread cache ever leased, and those that no thread holds now.
     leases: Mutex<Leases>,
     /// Counts of threads whose local storage is gone.
@@ -85,14 +85,14 @@ impl Core {
         driver: Arc<dyn Driver>,
         fences: Arc<Fences>,
         devices: Box<[Arc<Device>]>,
-        settings: Settings,
+        reuse: Reuse,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             driver,
             fences,
             devices,
             caches: Table::new(1 << 16),
-            settings,
+            reuse,
             leases: Mutex::new(Leases::default()),
             strays: Counters::default(),
             handles: AtomicU64::new(0),

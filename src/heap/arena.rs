@@ -2,8 +2,8 @@
 //! looks for memory.
 
 use super::extent::{Links, List};
-use super::index::Index;
 use super::fit::Effort;
+use super::index::Index;
 use super::pages::{Gauge, Pages};
 use super::stitch::{Bound, Survey};
 use super::{Blocks, window::budget};
@@ -39,11 +39,10 @@ impl Region {
 pub(super) const SMALL: u8 = 0;
 pub(super) const LARGE: u8 = 1;
 
-/// What small blocks may spread over: a few of each size for a few threads, but only so much of the
-/// device; or this share of what is reserved.
-const SPREAD_FLOOR: u64 = 192 << 20;
-const SPREAD_LIMIT: u64 = 16;
-const SPREAD_SHARE: u64 = 128;
+/// What small blocks may spread over within the budget: a few of each size, or this share of what is
+/// reserved.
+const SPREAD_FLOOR: u64 = 16 << 20;
+const SPREAD_SHARE: u64 = 256;
 
 pub struct Arena {
     pub(super) blocks: Arc<Blocks>,
@@ -187,11 +186,9 @@ impl Arena {
     /// their region is a small part of the whole, keeping one block of each size at hand is worth
     /// more than the memory.
     fn may_spread(&self) -> bool {
-        self.pages.room(budget(self.peak_live)) > 0
+        self.pages.room(budget(self.peak_live, self.settings.headroom)) > 0
             && self.regions[usize::from(SMALL)].backed
-                < SPREAD_FLOOR
-                    .min(self.pages.limit() / SPREAD_LIMIT)
-                    .max(self.pages.reserved() / SPREAD_SHARE)
+                < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
     }
 
     /// Policy `SameStream` asks the driver nothing.

@@ -33,7 +33,7 @@ fn worth_cutting(size: u64, bytes: u64) -> bool {
 }
 
 /// Up to this share of a large block goes with it rather than being cut off.
-const SLIVER: u64 = 16;
+const SLIVER: u64 = 64;
 
 impl Arena {
     /// Finds, takes and cuts the best fitting extent.
@@ -131,7 +131,13 @@ impl Arena {
         None
     }
 
-    pub(super) fn usable(&self, index: u32, stream: StreamId, effort: Effort, asked: &mut Asked) -> bool {
+    pub(super) fn usable(
+        &self,
+        index: u32,
+        stream: StreamId,
+        effort: Effort,
+        asked: &mut Asked,
+    ) -> bool {
         let block = self.block(index);
         block.all_fences(|fence| self.fences.ordered(stream, fence))
             || effort != Effort::Known

@@ -36,6 +36,20 @@ impl Survey {
         if region == SMALL { 0..self.large } else { self.large..self.pieces.len() }
     }
 
+    /// Takes the page at `address` out of a hole. Returns how many pieces there are more.
+    fn close(&mut self, at: usize, address: u64, page: u64) -> usize {
+        let hole = self.pieces[at];
+        let end = address + page;
+        let parts = [
+            Piece { bytes: address - hole.address, ..hole },
+            Piece { address, bytes: page, kind: Kind::Pending, ..hole },
+            Piece { address: end, bytes: hole.end() - end, ..hole },
+        ];
+        let before = self.pieces.len();
+        self.pieces.splice(at..=at, parts.into_iter().filter(|part| part.bytes > 0));
+        self.pieces.len() - before
+    }
+
     /// The piece that an address lies in.
     fn at(&self, address: u64) -> Option<usize> {
         let next = self.pieces.partition_point(|piece| piece.address <= address);
@@ -124,11 +138,7 @@ impl Arena {
         let mut asked = Asked::default();
         loop {
             let mut survey = self.survey(request, effort, &mut asked);
-            let bytes = match bound {
-                Bound::Budget => budget(self.peak_live.max(survey.live + request.bytes)),
-                Bound::Limit => self.pages.limit(),
-            };
-            let plan = self.plan(&mut survey, region, request, bytes);
+            let plan = self.plan(&mut survey, region, request, effort, bound, &mut asked);
             let taken = match &plan {
                 Some(plan) => self.carry_out(&survey, plan, request, effort, &mut asked),
                 None => Ok(None),
@@ -148,26 +158,35 @@ impl Arena {
         survey: &mut Survey,
         region: u8,
         request: Request,
-        bound: u64,
+        effort: Effort,
+        bound: Bound,
+        asked: &mut Asked,
     ) -> Option<Plan> {
         let page = self.pages.page_bytes();
-        let range = survey.of_region(region);
+        let mut range = survey.of_region(region);
         let (window, places) = loop {
             let mut window = best_window(&survey.pieces[range.clone()], request.bytes, page)?;
             window.first += range.start;
             window.last += range.start;
-            match self.places_of(survey, &window) {
+            match self.places_of(survey, &window, effort, asked) {
                 Ok(places) => break (window, places),
-                // Work in flight uses an old mapping there.
-                Err(closed) => survey.pieces[closed].kind = Kind::Pending,
+                Err((piece, place)) => {
+                    let added = survey.close(piece, self.pages.address_of(place), page);
+                    range.end += added;
+                    if region == SMALL {
+                        survey.large += added;
+                    }
+                }
             }
         };
 
         let mut plan = Plan { window, places: Vec::new(), takings: Vec::new(), spare: 0, fresh: 0 };
         let mut open = 0;
+        // A page may have mappings at several of these places.
+        let mut used = HashSet::new();
         for to in places {
             let mut known = None;
-            match self.pages.dormant(to) {
+            match self.pages.dormant(to).filter(|&(page, _)| used.insert(page)) {
                 Some((page, None)) => known = Some(page),
                 Some((_, Some(from))) => match self.giver(survey, &window, from) {
                     Some(piece) => plan.takings.push((piece, Taking { from, to: Some(to) })),
@@ -180,17 +199,31 @@ impl Arena {
         let known = plan.places.iter().filter(|place| place.1.is_some()).count() as u64;
         plan.spare = open.min(self.pages.spare() - known);
         open -= plan.spare;
-        plan.fresh = open.min(self.pages.room(bound));
+        let peak = self.peak_live.max(survey.live + request.bytes);
+        plan.fresh = open.min(self.pages.room(budget(peak, self.settings.headroom)));
         open -= plan.fresh;
         if open > 0 {
-            self.choose_givers(survey, &mut plan, open)?;
+            open = self.choose_givers(survey, &mut plan, open);
+        }
+        if open > 0 {
+            plan.fresh += open;
+            if bound == Bound::Budget || plan.fresh > self.pages.room(self.pages.limit()) {
+                return None;
+            }
         }
         plan.takings.sort_unstable_by_key(|&(piece, taking)| (piece, taking.from));
         Some(plan)
     }
 
-    /// The places in a window that need a page; or the hole in which one cannot get it yet.
-    fn places_of(&self, survey: &Survey, window: &Window) -> Result<Vec<usize>, usize> {
+    /// The places in a window that need a page; or a place that cannot get one yet, since work in
+    /// flight may use an old mapping there, and its piece.
+    fn places_of(
+        &self,
+        survey: &Survey,
+        window: &Window,
+        effort: Effort,
+        asked: &mut Asked,
+    ) -> Result<Vec<usize>, (usize, usize)> {
         let page = self.pages.page_bytes();
         let mut places = Vec::with_capacity(window.missing as usize);
         for at in window.first..=window.last {
@@ -203,8 +236,9 @@ impl Arena {
             for place in self.pages.place_of(start)..self.pages.place_of(end - 1) + 1 {
                 if let Some(fence) = self.pages.in_the_way(place)
                     && !self.fences.completed(fence)
+                    && (effort == Effort::Known || !asked.ask(&self.fences, fence))
                 {
-                    return Err(at);
+                    return Err((at, place));
                 }
                 places.push(place);
             }
@@ -224,8 +258,9 @@ impl Arena {
         .then_some(at)
     }
 
-    /// Chooses `count` pages to take: from the largest idle extents first, from their upper ends.
-    fn choose_givers(&self, survey: &Survey, plan: &mut Plan, count: u64) -> Option<()> {
+    /// Chooses `count` pages to take: from the smallest idle extents first, so that fragments
+    /// come together, and from their upper ends. Returns how many there are too few.
+    fn choose_givers(&self, survey: &Survey, plan: &mut Plan, count: u64) -> u64 {
         let page = self.pages.page_bytes();
         let window = plan.window.first..=plan.window.last;
         let mut givers: Vec<(u64, usize)> = survey
@@ -237,7 +272,7 @@ impl Arena {
             })
             .map(|(at, piece)| (piece.bytes, at))
             .collect();
-        givers.sort_unstable_by(|a, b| b.cmp(a));
+        givers.sort_unstable();
         // Some may have been chosen for the places where they are mapped.
         let mut chosen: Vec<usize> = plan.takings.iter().map(|(_, taking)| taking.from).collect();
         chosen.sort_unstable();
@@ -248,7 +283,7 @@ impl Arena {
             let end = self.pages.place_of(piece.end());
             for from in (first..end).rev() {
                 if left == 0 {
-                    return Some(());
+                    return 0;
                 }
                 if chosen.binary_search(&from).is_err() && !self.pages.is_pinned(from) {
                     plan.takings.push((at, Taking { from, to: None }));
@@ -256,7 +291,7 @@ impl Arena {
                 }
             }
         }
-        (left == 0).then_some(())
+        left
     }
 
     /// Claims what a plan needs, moves the pages, and makes the block. `None` when something was
@@ -273,8 +308,7 @@ impl Arena {
         let ready = self.claim_window(survey, &plan.window, &mut claims).and_then(|claimed| {
             Ok(claimed
                 && self.claim_givers(survey, &plan.takings, &mut claims)?
-                && (effort != Effort::Wait
-                    || self.wait_for_claims(&claims, request.stream, asked)))
+                && (effort != Effort::Wait || self.wait_for_claims(&claims, request.stream, asked)))
         });
         match ready {
             Ok(true) => {}
@@ -299,16 +333,13 @@ impl Arena {
                 if foreign {
                     self.pages.gauge().count_cross_hit();
                 }
-                self.peak_live = self.peak_live.max(survey.live + request.bytes);
+                let live = survey.live + request.bytes;
+                self.peak_live = self.peak_live.max(live);
                 self.join(plan, claims, request).map(Some)
             }
             Err(error) => {
                 self.unwind(claims);
-                Err(if error.out_of_memory {
-                    self.out_of_memory()
-                } else {
-                    Denied::Driver(error)
-                })
+                Err(if error.out_of_memory { self.out_of_memory() } else { Denied::Driver(error) })
             }
         }
     }
@@ -414,12 +445,7 @@ impl Arena {
     }
 
     /// Makes `stream` wait for what is still done with claimed memory.
-    fn wait_for_claims(
-        &mut self,
-        claims: &Claims,
-        stream: StreamId,
-        asked: &mut Asked,
-    ) -> bool {
+    fn wait_for_claims(&mut self, claims: &Claims, stream: StreamId, asked: &mut Asked) -> bool {
         let resident = claims.parts.iter().filter(|part| !part.1).map(|part| part.0);
         for index in resident.chain(claims.givers.iter().copied()) {
             if !self.wait_for(index, stream) {
@@ -445,12 +471,7 @@ impl Arena {
 
     /// Brings the pages of a plan together behind the window. On an error every page is back at its
     /// home, or spare.
-    fn move_pages(
-        &mut self,
-        plan: &Plan,
-        claims: &Claims,
-        request: Request,
-    ) -> DriverResult<()> {
+    fn move_pages(&mut self, plan: &Plan, claims: &Claims, request: Request) -> DriverResult<()> {
         // Pages at home nowhere: new ones, and spare ones.
         let mut loose = self.pages.create(plan.fresh)?;
         let mut moves: Vec<Move> = Vec::with_capacity(plan.places.len());

@@ -5,6 +5,7 @@
 //! where one ends: any other could be moved until it does without needing more.
 
 use crate::block::Word;
+use crate::config::Headroom;
 
 /// An extent that is idle or a hole, as a survey saw it.
 #[derive(Clone, Copy, Debug)]
@@ -146,15 +147,22 @@ fn best_in_run(
     }
 }
 
-/// Held beyond the peak of what was live before pages are moved rather than created: this share.
-const SLACK_SHARE: u64 = 160;
-/// Small pools may hold this much more, but only so much of their peak.
-const SLACK_FLOOR: u64 = 16 << 20;
-const SLACK_FLOOR_SHARE: u64 = 32;
+/// Where the user sets no bound: the share of the peak that may be held beyond it before pages are
+/// moved rather than created. Without any, each step would move as many pages as it finds free.
+const HEADROOM: f64 = 1.0 / 160.0;
+/// Small pools may hold this much more, but at most so large a share of their peak.
+const FLOOR: f64 = (12 << 20) as f64;
+const FLOOR_SHARE: f64 = 1.0 / 32.0;
 
-/// Most bytes to hold while moving pages is possible, by the most bytes that were ever live.
-pub(super) fn budget(peak_live: u64) -> u64 {
-    peak_live + (peak_live / SLACK_SHARE).max(SLACK_FLOOR.min(peak_live / SLACK_FLOOR_SHARE))
+/// Most bytes to hold as long as moving pages does, by the most bytes that were ever live.
+pub(super) fn budget(peak_live: u64, headroom: Headroom) -> u64 {
+    let peak = peak_live as f64;
+    let more = match headroom {
+        Headroom::Automatic => (peak * HEADROOM).max(FLOOR.min(peak * FLOOR_SHARE)),
+        Headroom::Share(share) => peak * share,
+        Headroom::Unbounded => return u64::MAX,
+    };
+    peak_live.saturating_add(more as u64)
 }
 
 #[cfg(test)]

@@ -41,9 +41,10 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_enum, default_value_t = ReuseName::Wait)]
     pub reuse: ReuseName,
 
-    /// Most memory of each device: bytes, or a multiple of the trace's peak on that device
-    #[arg(long, default_value = "80GiB", value_name = "8GiB|1.02x")]
-    pub capacity: Capacity,
+    /// Most memory of each device: bytes, or a multiple of the trace's peak on that device; without
+    /// it a device has 80 GiB, and the pool holds little more than it needs
+    #[arg(long, value_name = "8GiB|1.02x")]
+    pub capacity: Option<Capacity>,
 
     /// An event completes so many trace operations after its record
     #[arg(long, default_value_t = 0, value_name = "N")]

@@ -31,7 +31,9 @@ impl Machine {
     pub fn build(summary: &Summary, args: &ReplayArgs) -> anyhow::Result<Self> {
         let peaks = summary.devices.iter().map(|device| device.peak_live_bytes);
         let limits = peaks
-            .map(|peak| limit(args.capacity, peak, args.threads))
+            .map(|peak| {
+                limit(args.capacity.unwrap_or(Capacity::Bytes(DEVICE_BYTES)), peak, args.threads)
+            })
             .collect::<anyhow::Result<Vec<u64>>>()?;
         let memory = limits.iter().map(|&limit| limit.max(DEVICE_BYTES)).collect();
         let most = limits.iter().copied().max().unwrap_or(0).max(DEVICE_BYTES);
@@ -45,7 +47,7 @@ impl Machine {
             .build()?;
         let driver = Arc::new(CountingDriver::new(SimDriver::new(sim.clone())));
         let mut builder = Pool::builder_shared(driver.clone()).reuse(args.reuse.into());
-        for (device, &limit) in (0..).zip(&limits) {
+        for (device, &limit) in (0..).zip(&limits).filter(|_| args.capacity.is_some()) {
             builder = builder.device_capacity(DeviceId(device), limit);
         }
         let pool = builder.build().context("the pool cannot be built")?;

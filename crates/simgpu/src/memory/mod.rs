@@ -314,8 +314,10 @@ impl Memory {
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64) -> Answer<Vec<Unmapped>> {
         let owner = self.owner(address)?;
         owner.whole_mappings(address, bytes)?;
-        let mut rest = owner.mappings.split_off(&address);
-        owner.mappings.append(&mut rest.split_off(&(address + bytes)));
+        let starts: Vec<u64> =
+            owner.mappings.range(address..address + bytes).map(|(&start, _)| start).collect();
+        let rest: Vec<(u64, Mapping)> =
+            starts.into_iter().filter_map(|at| owner.mappings.remove_entry(&at)).collect();
         let mut gone = Vec::with_capacity(rest.len());
         for (address, mapping) in rest {
             if let Some(page) = self.pages.get_mut(&mapping.page) {
