@@ -1,5 +1,8 @@
 //! What can be set when a pool is built.
 
+use crate::error::OutOfMemory;
+use crate::sync::Arc;
+use std::fmt;
 use std::time::Duration;
 
 /// When memory that one stream freed may serve another.
@@ -28,11 +31,29 @@ pub enum Headroom {
     Unbounded,
 }
 
+/// Bytes of a device: above `high`, idle memory goes back to the driver until `low` is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    pub low: u64,
+    pub high: u64,
+}
+
+/// The user's last resort.
+#[derive(Clone)]
+pub struct Rescue(pub Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>);
+
+impl fmt::Debug for Rescue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rescue")
+    }
+}
+
 /// The settings that the heap needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub reuse: Reuse,
     pub headroom: Headroom,
+    pub watermarks: Option<Watermarks>,
     /// How long a miss may wait on the host for fences before it reports out-of-memory.
     pub host_wait: Duration,
 }

@@ -79,6 +79,7 @@ impl From<DriverError> for Error {
 
 /// Why there is no memory, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OutOfMemory {
     /// The device.
     pub device: DeviceId,
@@ -94,10 +95,42 @@ pub struct OutOfMemory {
     pub limit: u64,
     /// Bytes of extents that nobody holds.
     pub free: u64,
-    /// The largest of them.
+    /// Those of the free bytes that lie in caches.
+    pub cached: u64,
+    /// The largest free extent.
     pub largest_free: u64,
     /// Those of the free bytes that wait for work not known to have completed.
     pub in_flight: u64,
+    /// Live bytes by the stream they were allocated on, the most first.
+    pub held: Vec<StreamBytes>,
+    /// Free bytes that wait for work, by stream, the most first. Memory that waits for several
+    /// streams counts for each.
+    pub pending: Vec<StreamBytes>,
+}
+
+/// Bytes that have to do with a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamBytes {
+    /// The stream.
+    pub stream: StreamId,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// The streams with the most bytes, for a message.
+struct Most<'a>(&'a [StreamBytes]);
+
+impl fmt::Display for Most<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 3;
+        for (at, StreamBytes { stream, bytes }) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{stream}: {bytes}", if at > 0 { ", " } else { "" })?;
+        }
+        if self.0.len() > SHOWN {
+            write!(f, ", and {} more", self.0.len() - SHOWN)?;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for OutOfMemory {
@@ -105,8 +138,15 @@ impl fmt::Display for OutOfMemory {
         let Self { device, stream, requested, live, reserved, limit, free, .. } = self;
         write!(f, "{device} is out of memory: {stream} asked for {requested} bytes; ")?;
         write!(f, "of {limit} bytes {reserved} are reserved, {live} live, {free} free")?;
-        write!(f, " (the largest extent {}", self.largest_free)?;
-        write!(f, "; {} wait for work in flight)", self.in_flight)
+        write!(f, " ({} of them in caches, the largest extent {}", self.cached, self.largest_free)?;
+        write!(f, "; {} wait for work in flight)", self.in_flight)?;
+        if !self.held.is_empty() {
+            write!(f, "; held by {}", Most(&self.held))?;
+        }
+        if !self.pending.is_empty() {
+            write!(f, "; waited for: {}", Most(&self.pending))?;
+        }
+        Ok(())
     }
 }
 

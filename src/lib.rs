@@ -36,6 +36,7 @@ mod heap;
 #[doc(hidden)]
 pub mod internals;
 mod lease;
+mod pin;
 mod pool;
 mod shard;
 pub mod size;
@@ -48,9 +49,10 @@ pub use block::StreamId;
 pub use buffer::Buffer;
 pub use config::{Headroom, Reuse};
 pub use driver::DeviceId;
-pub use error::{Error, OutOfMemory, Result};
+pub use error::{Error, OutOfMemory, Result, StreamBytes};
+pub use pin::Pin;
 pub use pool::{Builder, Pool};
-pub use stats::{CrossStream, DeviceStats, Hits, Stats};
+pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Stats};
 pub use stream::Stream;
 
 /// The README's program, compiled and run.

@@ -1,11 +1,12 @@
 //! The pool and its builder.
 
-use crate::config::{Headroom, Reuse, Settings};
+use crate::config::{Headroom, Rescue, Reuse, Settings, Watermarks};
 use crate::core::{Core, Device, Enter, Handle};
 use crate::driver::{DeviceId, Driver, StreamHandle};
-use crate::error::{Error, Result};
+use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::Fences;
 use crate::heap::{Arena, Blocks, Gauge, Layout};
+use crate::pin::Pin;
 use crate::shard::Shards;
 use crate::stats::{CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
@@ -29,8 +30,11 @@ pub struct Builder {
     headroom: Option<Headroom>,
     capacity: Option<u64>,
     capacities: Vec<(DeviceId, u64)>,
+    share: Option<f64>,
+    watermarks: Option<Watermarks>,
     host_wait: Duration,
     peer_access: bool,
+    rescue: Option<Rescue>,
 }
 
 impl Builder {
@@ -64,12 +68,41 @@ impl Builder {
         self
     }
 
+    /// As [`Builder::capacity`], as a share of each device's memory, from 0 to 1.
+    #[must_use]
+    pub fn capacity_share(mut self, share: f64) -> Self {
+        self.share = Some(share.clamp(0.0, 1.0));
+        self
+    }
+
+    /// When a device holds more than `high` bytes, idle memory goes back to the driver until it
+    /// holds `low`, as far as whole pages are idle and the work that used them is over. Looked at
+    /// when caches miss; nothing waits. Default: idle memory is kept.
+    #[must_use]
+    pub fn watermarks(mut self, low: u64, high: u64) -> Self {
+        self.watermarks = Some(Watermarks { low: low.min(high), high });
+        self
+    }
+
     /// Lets every device of the pool touch the memory of every other (copies and kernels across
     /// devices). Access is set page by page as memory is mapped, which costs driver time for each
     /// device. Default: off.
     #[must_use]
     pub fn peer_access(mut self, on: bool) -> Self {
         self.peer_access = on;
+        self
+    }
+
+    /// What to do before an allocation fails for want of memory: `rescue` is told where the memory
+    /// is, and answers whether it made room; then the allocation starts over. It is called on the
+    /// allocating thread, which holds no lock of the pool: it may free, trim, and ask for figures.
+    /// It goes on being called until it answers false, and for its own allocations too.
+    #[must_use]
+    pub fn on_out_of_memory(
+        mut self,
+        rescue: impl Fn(&OutOfMemory) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.rescue = Some(Rescue(Arc::new(rescue)));
         self
     }
 
@@ -107,7 +140,7 @@ impl Builder {
             return Err(error);
         }
         let devices = devices.into_iter().map(Arc::new).collect();
-        let core = Core::new(self.driver, fences, devices, self.reuse);
+        let core = Core::new(self.driver, fences, devices, self.reuse, self.rescue);
         Ok(Pool(Handle::new(core)))
     }
 
@@ -119,12 +152,18 @@ impl Builder {
             .iter()
             .rev()
             .find_map(|&(device, bytes)| (device == id).then_some(bytes))
-            .or(self.capacity);
+            .or(self.capacity)
+            .or(self.share.map(|share| (info.memory_bytes as f64 * share) as u64));
         let headroom = self.headroom.unwrap_or(match asked {
             Some(_) => Headroom::Unbounded,
             None => Headroom::Automatic,
         });
-        let settings = Settings { reuse: self.reuse, headroom, host_wait: self.host_wait };
+        let settings = Settings {
+            reuse: self.reuse,
+            headroom,
+            watermarks: self.watermarks,
+            host_wait: self.host_wait,
+        };
         let limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
         // Address space is cheap: enough that holes never force a move. Small blocks alone may
         // fill the device; large ones get several times its memory.
@@ -165,8 +204,11 @@ impl Pool {
             headroom: None,
             capacity: None,
             capacities: Vec::new(),
+            share: None,
+            watermarks: None,
             host_wait: Duration::from_secs(1),
             peer_access: false,
+            rescue: None,
         }
     }
 
@@ -259,6 +301,16 @@ impl Pool {
         Ok(())
     }
 
+    /// Pins the memory of the live block at `address` where it is: see [`Pin`].
+    ///
+    /// # Errors
+    /// As [`Pool::free`].
+    pub fn pin(&self, address: u64) -> Result<Pin> {
+        let (device, grant, _) = self.0.live_at(address)?;
+        let device = Arc::clone(self.0.device(device.id)?);
+        Ok(Pin::new(self.0.clone(), device, address, grant.block.size()))
+    }
+
     fn own(&self, stream: &Stream) -> Result<()> {
         if stream.is_of(&self.0) {
             Ok(())
@@ -308,6 +360,7 @@ impl Pool {
                 reserved_bytes: device.gauge.reserved(),
                 peak_reserved_bytes: device.gauge.peak(),
                 limit_bytes: device.limit,
+                ladder: device.gauge.ladder(),
             })
             .collect();
         let cross_stream = CrossStream {

@@ -34,6 +34,32 @@ pub struct DeviceStats {
     pub peak_reserved_bytes: u64,
     /// The most there may be.
     pub limit_bytes: u64,
+    /// How requests that no cache could serve were served.
+    pub ladder: Ladder,
+}
+
+/// How requests that no cache could serve were served, least harm first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ladder {
+    /// From idle memory known to be ordered before the stream's next work.
+    pub fitted: u64,
+    /// From idle memory, after asking the driver whether earlier work was over.
+    pub completed: u64,
+    /// With new pages.
+    pub created: u64,
+    /// With pages taken from idle memory elsewhere.
+    pub moved: u64,
+    /// By making the stream wait for another.
+    pub waited: u64,
+    /// Only after everything idle had been claimed and merged (counted above as well).
+    pub gathered: u64,
+    /// Times that the host waited for work in flight.
+    pub host_waits: u64,
+    /// Times that the user's callback said it had made room.
+    pub callbacks: u64,
+    /// Requests refused: out of memory.
+    pub refused: u64,
 }
 
 /// Allocations by layer.

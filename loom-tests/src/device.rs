@@ -8,7 +8,7 @@ use millpond::internals::{
     Arena, Blocks, Core, Denied, Device, Enter, Fence, Fences, Gauge, Grant, Hint, Layout, Request,
     Settings, Shards,
 };
-use millpond::{Error, Reuse};
+use millpond::{Error, Headroom, Reuse};
 use std::sync::Arc;
 use std::time::Duration;
 

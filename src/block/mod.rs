@@ -56,6 +56,11 @@ impl Descriptor {
         self.address.load(Ordering::Relaxed)
     }
 
+    /// Where the next extent starts.
+    pub fn end(&self) -> u64 {
+        self.address() + self.size()
+    }
+
     /// Granted bytes.
     #[inline]
     pub fn size(&self) -> u64 {

@@ -7,7 +7,7 @@ use crate::cache::thread::{Entry, ThreadCache};
 use crate::config::Reuse;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::Asked;
-use crate::heap::{Arena, Denied, Request};
+use crate::heap::{Arena, Denied, Request, Rung};
 use crate::lease::{self, Lease};
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
@@ -179,27 +179,36 @@ impl Core {
         request: Request,
         enter: Enter,
     ) -> Result<Grant<'c>> {
-        let mut arena = self.enter(device, enter)?;
-        let outcome = arena.allocate(request);
-        drop(arena);
-        match outcome {
-            Ok((index, word)) => {
-                Ok(Grant { block: device.blocks.at(index), hint: word.hint(index) })
-            }
-            Err(Denied::Driver(error)) => Err(error.into()),
-            Err(Denied::Descriptors) => Err(Error::TooManyBlocks { device: device.id }),
-            Err(Denied::OutOfMemory { largest_free, free, in_flight }) => {
-                Err(Error::OutOfMemory(Box::new(OutOfMemory {
-                    device: device.id,
-                    stream: request.stream,
-                    requested: request.requested,
-                    live: self.live_bytes(device),
-                    reserved: device.gauge.reserved(),
-                    limit: device.limit,
-                    free,
-                    largest_free,
-                    in_flight,
-                })))
+        loop {
+            let mut arena = self.enter(device, enter)?;
+            let outcome = arena.allocate(request);
+            drop(arena);
+            let shortage = match outcome {
+                Ok((index, word)) => {
+                    return Ok(Grant { block: device.blocks.at(index), hint: word.hint(index) });
+                }
+                Err(Denied::Driver(error)) => return Err(error.into()),
+                Err(Denied::Descriptors) => return Err(Error::TooManyBlocks { device: device.id }),
+                Err(Denied::OutOfMemory(shortage)) => *shortage,
+            };
+            let report = OutOfMemory {
+                device: device.id,
+                stream: request.stream,
+                requested: request.requested,
+                live: shortage.live,
+                reserved: device.gauge.reserved(),
+                limit: device.limit,
+                free: shortage.free,
+                cached: shortage.cached,
+                largest_free: shortage.largest_free,
+                in_flight: shortage.in_flight,
+                held: shortage.held,
+                pending: shortage.pending,
+            };
+            // Without the arena's lock: the callback may free, and allocate elsewhere.
+            match &self.rescue {
+                Some(rescue) if rescue.0(&report) => device.gauge.count(Rung::Callback),
+                _ => return Err(Error::OutOfMemory(Box::new(report))),
             }
         }
     }

@@ -18,7 +18,7 @@ pub(crate) use life::Handle;
 use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::HintCache;
 use crate::cache::thread::ThreadCache;
-use crate::config::Reuse;
+use crate::config::{Rescue, Reuse};
 use crate::driver::{DeviceId, Driver};
 use crate::error::{Error, Result};
 use crate::fence::Fences;
@@ -46,6 +46,8 @@ pub struct Core {
     pub devices: Box<[Arc<Device>]>,
     caches: Table<HintCache>,
     pub reuse: Reuse,
+    /// Called when a device is out of memory.
+    rescue: Option<Rescue>,
     /// Every thread cache ever leased, and those that no thread holds now.
     leases: Mutex<Leases>,
     /// Counts of threads whose local storage is gone.
@@ -86,6 +88,7 @@ impl Core {
         fences: Arc<Fences>,
         devices: Box<[Arc<Device>]>,
         reuse: Reuse,
+        rescue: Option<Rescue>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             driver,
@@ -93,6 +96,7 @@ impl Core {
             devices,
             caches: Table::new(1 << 16),
             reuse,
+            rescue,
             leases: Mutex::new(Leases::default()),
             strays: Counters::default(),
             handles: AtomicU64::new(0),

@@ -3,8 +3,10 @@
 
 use super::extent::{Links, List};
 use super::fit::Effort;
+use super::gauge::Gauge;
 use super::index::Index;
-use super::pages::{Gauge, Pages};
+use super::pages::Pages;
+use super::shortage::Shortage;
 use super::stitch::{Bound, Survey};
 use super::{Blocks, window::budget};
 use crate::block::{Descriptor, State, StreamId, Word};
@@ -59,6 +61,8 @@ pub struct Arena {
     pub(super) inquiry: Option<Asked>,
     /// The most bytes that were live when a request was stitched.
     pub(super) peak_live: u64,
+    /// Misses until the watermarks count again.
+    pub(super) until_relief: u32,
     /// A survey's memory, kept for the next.
     pub(super) scratch: Survey,
 }
@@ -75,9 +79,8 @@ pub struct Request {
 /// Why the arena has nothing to give.
 #[derive(Debug)]
 pub enum Denied {
-    /// No memory for it: the largest extent that is free, the bytes free in all, and those of them
-    /// that wait for work in flight.
-    OutOfMemory { largest_free: u64, free: u64, in_flight: u64 },
+    /// No memory for it, and where the memory is.
+    OutOfMemory(Box<Shortage>),
     /// A driver call failed.
     Driver(DriverError),
     /// All 2^24 descriptors describe something.
@@ -115,6 +118,7 @@ impl Arena {
             requester: None,
             inquiry: None,
             peak_live: 0,
+            until_relief: 0,
             scratch: Survey::default(),
         };
         let large = base + layout.small_bytes;
@@ -135,8 +139,15 @@ impl Arena {
     /// fresh memory; and, where that is refused, memory taken back from idle extents elsewhere, at
     /// the last waiting for their fences.
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
+        let outcome = self.climb(request);
+        self.relieve();
+        outcome
+    }
+
+    fn climb(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
         self.requester = Some(request.stream);
+        self.pages.forgive();
         self.inquiry = self.new_inquiry();
         self.read_notes();
         self.inquiry = None;
@@ -281,21 +292,6 @@ impl Arena {
             }
         });
         live
-    }
-
-    /// The out-of-memory answer as things stand.
-    pub(super) fn out_of_memory(&self) -> Denied {
-        let (mut largest_free, mut free, mut in_flight) = (0, self.pages.spare_bytes(), 0);
-        self.for_each_extent(|_, block| {
-            if matches!(block.word().state(), State::Free | State::Cached) {
-                free += block.size();
-                largest_free = largest_free.max(block.size());
-                if !block.all_fences(|fence| self.fences.completed(fence)) {
-                    in_flight += block.size();
-                }
-            }
-        });
-        Denied::OutOfMemory { largest_free, free, in_flight }
     }
 
     /// Host memory held, in bytes.

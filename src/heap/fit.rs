@@ -2,6 +2,7 @@
 
 use super::arena::{Arena, Denied, Request};
 use super::extent::List;
+use super::gauge::Rung;
 use crate::block::{State, StreamId, Word};
 use crate::fence::Asked;
 use crate::size;
@@ -15,6 +16,17 @@ pub(super) enum Effort {
     Ask,
     /// Makes the stream wait.
     Wait,
+}
+
+impl Effort {
+    /// What it means to have been served by this effort.
+    pub fn rung(self) -> Rung {
+        match self {
+            Self::Known => Rung::Fitted,
+            Self::Ask => Rung::Completed,
+            Self::Wait => Rung::Waited,
+        }
+    }
 }
 
 /// An extent that would do, as it was when its fences were looked at.
@@ -65,9 +77,7 @@ impl Arena {
                 let Some(block) = self.carve(index, request.bytes) else {
                     return Err(Denied::Descriptors);
                 };
-                if foreign {
-                    self.pages.gauge().count_cross_hit();
-                }
+                self.count(effort.rung(), foreign);
                 return self.hand_out(block, request, Some(index)).map(Some);
             }
             if !self.claim(index, seen) {
@@ -81,9 +91,7 @@ impl Arena {
                 self.file(index, State::Free);
                 continue;
             }
-            if foreign {
-                self.pages.gauge().count_cross_hit();
-            }
+            self.count(effort.rung(), foreign);
             return self.cut(index, request).map(Some);
         }
     }
@@ -148,6 +156,14 @@ impl Arena {
                             _ => !asked.has_failed(fence),
                         }
                 })
+    }
+
+    /// Counts a request as served; `foreign` where another stream used the memory last.
+    pub(super) fn count(&self, rung: Rung, foreign: bool) {
+        self.pages.gauge().count(rung);
+        if foreign {
+            self.pages.gauge().count_cross_hit();
+        }
     }
 
     /// Whether another stream has used an extent since it was fresh.

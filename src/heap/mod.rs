@@ -11,15 +11,17 @@
 mod arena;
 mod extent;
 mod fit;
+mod gauge;
 mod index;
 mod map;
 mod pages;
 mod reclaim;
+mod shortage;
 mod stitch;
 mod window;
 
 pub use arena::{Arena, Denied, Layout, Request};
-pub use pages::Gauge;
+pub use gauge::{Gauge, Rung};
 
 use crate::block::{Descriptor, Hint, Word};
 use crate::sync::{AtomicU32, Ordering};

@@ -19,9 +19,10 @@
 //! Every operation is transactional: a driver error part-way leaves all of this true, and each page
 //! at its old home.
 
+use super::gauge::Gauge;
 use crate::block::Fence;
 use crate::driver::{DeviceId, Driver, DriverError, DriverResult, PageHandle};
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::Arc;
 
 /// A page's number. 0 is no page.
 pub(super) type PageId = u32;
@@ -73,41 +74,9 @@ pub(super) struct Pages {
     /// Pages at home nowhere.
     spare: Vec<PageId>,
     pinned: u64,
+    /// The driver had no page left when it was last asked.
+    exhausted: bool,
     gauge: Arc<Gauge>,
-}
-
-/// A device's figures, readable by anybody at any time.
-#[derive(Default)]
-pub struct Gauge {
-    reserved: AtomicU64,
-    peak: AtomicU64,
-    /// Allocations served with memory that another stream used last.
-    cross_hits: AtomicU64,
-}
-
-impl Gauge {
-    fn set(&self, bytes: u64) {
-        // Relaxed: a statistic. Only the arena's holder writes.
-        self.reserved.store(bytes, Ordering::Relaxed);
-        self.peak.fetch_max(bytes, Ordering::Relaxed);
-    }
-
-    pub fn count_cross_hit(&self) {
-        self.cross_hits.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn cross_hits(&self) -> u64 {
-        self.cross_hits.load(Ordering::Relaxed)
-    }
-
-    /// Physical bytes held.
-    pub fn reserved(&self) -> u64 {
-        self.reserved.load(Ordering::Relaxed)
-    }
-
-    pub fn peak(&self) -> u64 {
-        self.peak.load(Ordering::Relaxed)
-    }
 }
 
 impl Pages {
@@ -132,6 +101,7 @@ impl Pages {
             places: Vec::new(),
             spare: Vec::new(),
             pinned: 0,
+            exhausted: false,
             gauge,
         }
     }
@@ -149,9 +119,18 @@ impl Pages {
         &self.gauge
     }
 
-    /// Pages that can still be created without exceeding `bound` bytes in all, nor the limit.
+    /// Pages that can still be created without exceeding `bound` bytes in all, nor the limit. None
+    /// once the driver has refused, until `forgive`.
     pub fn room(&self, bound: u64) -> u64 {
+        if self.exhausted {
+            return 0;
+        }
         bound.min(self.limit).saturating_sub(self.reserved()) / self.page_bytes
+    }
+
+    /// Asks the driver for pages again, although it had none left.
+    pub fn forgive(&mut self) {
+        self.exhausted = false;
     }
 
     /// Most physical bytes to hold.
@@ -217,7 +196,7 @@ impl Pages {
     /// Takes this page if it is spare.
     pub fn take_spare_page(&mut self, page: PageId) -> bool {
         let found = self.spare.iter().rposition(|&spare| spare == page);
-        found.inspect(|&at| drop(self.spare.swap_remove(at))).is_some()
+        found.is_some_and(|at| self.spare.swap_remove(at) == page)
     }
 
     /// Makes pages spare that are at home nowhere.
@@ -248,6 +227,7 @@ impl Pages {
             match self.create_one() {
                 Ok(page) => made.push(page),
                 Err(error) => {
+                    self.exhausted |= error.out_of_memory;
                     let bytes = made.len() as u64 * self.page_bytes;
                     self.spare.extend(made);
                     // What the driver does not take back now stays spare.
@@ -264,7 +244,7 @@ impl Pages {
             return Err(self.limit_reached());
         }
         let handle = self.driver.create_page(self.device, self.page_bytes)?;
-        self.gauge.set(self.gauge.reserved() + self.page_bytes);
+        self.gauge.set_reserved(self.gauge.reserved() + self.page_bytes);
         let page = Page { handle, home: 0, leaving: false };
         Ok(match self.vacant.pop() {
             Some(number) => {
@@ -402,7 +382,7 @@ impl Pages {
                 result = result.and(Err(error));
             } else {
                 self.vacant.push(number);
-                self.gauge.set(self.gauge.reserved() - self.page_bytes);
+                self.gauge.set_reserved(self.gauge.reserved() - self.page_bytes);
             }
         }
         result
@@ -412,12 +392,14 @@ impl Pages {
     pub fn pin(&mut self, first: usize, count: usize, on: bool) {
         for place in &mut self.places[first..first + count] {
             let before = place.pins;
-            place.pins = if on { before + 1 } else { before - 1 };
-            if before == 0 {
-                self.pinned += 1;
-            } else if place.pins == 0 {
-                self.pinned -= 1;
-            }
+            // So many that they cannot be counted stay for good.
+            place.pins = match (on, before) {
+                (_, u16::MAX) => u16::MAX,
+                (true, _) => before + 1,
+                (false, _) => before - 1,
+            };
+            self.pinned += u64::from(before == 0);
+            self.pinned -= u64::from(place.pins == 0);
         }
     }
 

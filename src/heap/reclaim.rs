@@ -5,42 +5,63 @@
 
 use super::arena::{Arena, Denied, LARGE, Request, SMALL};
 use super::fit::Effort;
+use super::gauge::Rung;
 use super::stitch::Bound;
-use crate::block::{Fence, FenceSet, State, Word};
+use crate::block::{Fence, State, Word};
+use crate::config::Reuse;
 use crate::driver::DriverResult;
 use crate::fence::Asked;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Misses between two attempts to get below the watermarks.
+const RELIEF_INTERVAL: u32 = 64;
+
+/// How long the first stream is waited for before the next one's turn.
+const FIRST_TURN: Duration = Duration::from_micros(200);
 
 impl Arena {
-    /// The last resorts of a miss: pages from free extents anywhere, first from those whose work is
-    /// over, then waiting on the host for the others, within the configured time.
+    /// The last resorts of a miss: everything idle claimed and merged, pages moved whosever they
+    /// were; then the same each time that some work in flight is over, waiting on the host for the
+    /// oldest, at most for the configured time.
     pub(super) fn reclaim_for(
         &mut self,
         region: u8,
         request: Request,
     ) -> Result<(u32, Word), Denied> {
-        // Each attempt may learn that work is over, which the next one makes use of.
-        for last in [false, true] {
+        let deadline = Instant::now() + self.settings.host_wait;
+        loop {
+            // The first attempt may learn that work is over, which the second makes use of.
             for _ in 0..2 {
-                match self.reclaim_once(region, request) {
-                    Err(Denied::OutOfMemory { .. }) => {}
-                    done => return done,
+                self.pages.forgive();
+                if let Some(taken) = self.reclaim_once(region, request)? {
+                    self.pages.gauge().count(Rung::Gathered);
+                    return Ok(taken);
                 }
             }
-            if last || !self.wait_on_host() {
-                break;
+            if !self.wait_for_oldest(deadline) {
+                self.pages.gauge().count(Rung::Refused);
+                return Err(Denied::OutOfMemory(Box::new(self.shortage())));
             }
+            self.pages.gauge().count(Rung::HostWait);
         }
-        Err(self.out_of_memory())
     }
 
-    fn reclaim_once(&mut self, region: u8, request: Request) -> Result<(u32, Word), Denied> {
+    fn reclaim_once(
+        &mut self,
+        region: u8,
+        request: Request,
+    ) -> Result<Option<(u32, Word)>, Denied> {
         self.merge_everywhere();
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
-            return Ok(taken);
+            return Ok(Some(taken));
         }
-        let taken = self.stitch(region, request, Effort::Ask, Bound::Limit)?;
-        taken.map_or_else(|| Err(self.out_of_memory()), Ok)
+        if let Some(taken) = self.stitch(region, request, Effort::Ask, Bound::Limit)? {
+            return Ok(Some(taken));
+        }
+        match self.settings.reuse {
+            Reuse::Wait => self.stitch(region, request, Effort::Wait, Bound::Limit),
+            Reuse::SameStream | Reuse::Completed => Ok(None),
+        }
     }
 
     fn merge_everywhere(&mut self) {
@@ -48,25 +69,41 @@ impl Arena {
         self.merge_all(LARGE);
     }
 
-    /// Moves up to `bytes` of whole pages from behind free extents into the spare ones, largest
+    /// Makes up to `count` pages spare that lie behind free extents whose work is over, the largest
     /// extents first.
-    fn strip_idle(&mut self, bytes: u64) {
+    fn strip_idle(&mut self, count: u64) {
+        let page = self.pages.page_bytes();
         let mut idle: Vec<(u64, u32)> = Vec::new();
         self.for_each_extent(|index, block| {
-            if block.word().state() == State::Free && block.size() >= self.pages.page_bytes() {
+            if block.word().state() == State::Free && block.size() >= page {
                 idle.push((block.size(), index));
             }
         });
         idle.sort_unstable_by(|a, b| b.cmp(a));
         let mut asked = Asked::default();
-        let mut moved = 0;
+        let mut left = count as usize;
         for (_, index) in idle {
-            if moved >= bytes {
-                break;
+            let (address, end) = (self.block(index).address(), self.block(index).end());
+            let whole = self.pages.place_of(address.next_multiple_of(page))
+                ..self.pages.place_of(end / page * page);
+            let movable = whole.rev().filter(|&place| !self.pages.is_pinned(place));
+            let mut places: Vec<usize> = movable.take(left).collect();
+            places.reverse();
+            if places.is_empty() || !self.is_done(index, &mut asked) {
+                continue;
             }
-            // Earlier strips may have merged holes, never free extents: `index` is as it was.
-            if self.is_done(index, &mut asked) {
-                moved += self.strip(index, bytes - moved);
+            // Merging holes, as happens below, never touches free extents: `index` is as it was.
+            let seen = self.block(index).word();
+            self.claim(index, seen);
+            for piece in self.cut_out(index, &places).0 {
+                let first = self.pages.place_of(self.block(piece).address());
+                let end = self.pages.place_of(self.block(piece).end());
+                for place in first..end {
+                    let spare = self.pages.lift(place, Fence::NONE);
+                    self.pages.give_spare([spare]);
+                }
+                left -= end - first;
+                self.leave_hole(piece);
             }
         }
     }
@@ -75,80 +112,76 @@ impl Arena {
         self.block(index).all_fences(|fence| asked.ask(&self.fences, fence))
     }
 
-    /// Takes at most `bytes` (rounded up to pages) from behind the whole pages of a free extent,
-    /// from its upper end.
-    fn strip(&mut self, index: u32, bytes: u64) -> u64 {
-        let page = self.pages.page_bytes();
-        let (address, size) = (self.block(index).address(), self.block(index).size());
-        let top = (address + size) / page * page;
-        let bottom =
-            address.next_multiple_of(page).max(top.saturating_sub(bytes.next_multiple_of(page)));
-        if bottom >= top {
-            return 0;
-        }
-        let seen = self.block(index).word();
-        if !self.claim(index, seen) {
-            return 0;
-        }
-        // Up to three pieces: what stays below, the pages, what stays above.
-        let mut pages = index;
-        if bottom > address {
-            let above = self.split(index, bottom - address);
-            self.file(index, State::Free);
-            let Some(above) = above else { return 0 };
-            pages = above;
-        }
-        if top < address + size {
-            match self.split(pages, top - bottom) {
-                Some(above) => self.file(above, State::Free),
-                None => {
-                    self.settle(pages, State::Free);
-                    return 0;
-                }
-            }
-        }
-        for place in self.pages.place_of(bottom)..self.pages.place_of(top - 1) + 1 {
-            let spare = self.pages.lift(place, Fence::NONE);
-            self.pages.give_spare([spare]);
-        }
-        *self.backed(pages) -= top - bottom;
-        self.block(pages).set_fences(&FenceSet::default());
-        self.settle(pages, State::Hole);
-        top - bottom
-    }
-
-    /// Waits until the free extents' fences have completed, at most for the configured time. True
-    /// when some fence completed that had not before.
-    fn wait_on_host(&self) -> bool {
-        self.fences.finish_streams();
-        let mut fences: Vec<Fence> = Vec::new();
+    /// The earliest fence of each stream that idle memory waits for.
+    fn oldest_fences(&self) -> Vec<Fence> {
+        let mut oldest: Vec<Fence> = Vec::new();
         self.for_each_extent(|_, block| {
-            if block.word().state() == State::Free {
+            if matches!(block.word().state(), State::Free | State::Cached) {
                 block.all_fences(|fence| {
                     if !self.fences.completed(fence) {
-                        fences.push(fence);
+                        match oldest.iter_mut().find(|f| f.stream() == fence.stream()) {
+                            Some(held) if held.q() <= fence.q() => {}
+                            Some(held) => *held = fence,
+                            None => oldest.push(fence),
+                        }
                     }
                     true
                 });
             }
         });
-        // The latest of each stream covers the earlier ones.
-        fences.sort_unstable_by_key(|fence| fence.0);
-        fences.dedup_by(|later, kept| {
-            let same = later.stream() == kept.stream();
-            if same {
-                *kept = *later;
+        oldest
+    }
+
+    /// Waits on the host until some idle memory's oldest work is over. False at the deadline, or
+    /// when there is nothing to wait for. Streams take turns, so that one that hangs does not keep
+    /// the others' memory away.
+    fn wait_for_oldest(&self, deadline: Instant) -> bool {
+        self.fences.finish_streams();
+        let mut oldest = self.oldest_fences();
+        let mut turn = FIRST_TURN.min(self.settings.host_wait);
+        loop {
+            let mut done = false;
+            oldest.retain(|&fence| {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match self.fences.synchronize(fence, turn.min(left)) {
+                    Ok(over) => {
+                        done |= over;
+                        !over
+                    }
+                    // A driver that fails to answer has not said that it is done.
+                    Err(_) => false,
+                }
+            });
+            if done {
+                return true;
             }
-            same
-        });
-        let deadline = Instant::now() + self.settings.host_wait;
-        let mut progress = false;
-        for fence in fences {
-            let left = deadline.saturating_duration_since(Instant::now());
-            // A driver that fails to answer has not said that it is done.
-            progress |= matches!(self.fences.synchronize(fence, left), Ok(true));
+            if oldest.is_empty() || turn >= self.settings.host_wait || Instant::now() >= deadline {
+                return false;
+            }
+            turn = (turn * 2).min(self.settings.host_wait);
         }
-        progress
+    }
+
+    /// Gives idle memory back when more is held than the high watermark. A walk over everything, so
+    /// not at each call.
+    pub(super) fn relieve(&mut self) {
+        let Some(marks) = self.settings.watermarks else { return };
+        if self.pages.reserved() <= marks.high {
+            self.until_relief = 0;
+        } else if self.until_relief > 0 {
+            self.until_relief -= 1;
+        } else {
+            self.until_relief = RELIEF_INTERVAL;
+            // A driver that takes nothing back leaves things as they are.
+            let _ = self.trim(marks.low);
+        }
+    }
+
+    /// Keeps the pages behind a range where they are, or no longer.
+    pub fn pin(&mut self, address: u64, bytes: u64, on: bool) {
+        let first = self.pages.place_of(address);
+        let count = self.pages.place_of(address + bytes - 1) + 1 - first;
+        self.pages.pin(first, count, on);
     }
 
     /// Blocks that users hold, or are about to free.
@@ -165,7 +198,8 @@ impl Arena {
     pub fn empty(&mut self) -> bool {
         self.read_notes();
         self.merge_everywhere();
-        self.wait_on_host();
+        let deadline = Instant::now() + self.settings.host_wait;
+        while self.wait_for_oldest(deadline) {}
         // An error leaves memory mapped, which the answer says; nobody is left to tell more.
         let _ = self.trim(0);
         self.pages.reserved() == 0
@@ -180,7 +214,9 @@ impl Arena {
         self.merge_everywhere();
         let page = self.pages.page_bytes();
         let surplus = self.pages.reserved().saturating_sub(target).next_multiple_of(page);
-        self.strip_idle(surplus.saturating_sub(self.pages.spare_bytes()));
+        // What was live once does not count any more.
+        self.peak_live = 0;
+        self.strip_idle((surplus / page).saturating_sub(self.pages.spare()));
         self.pages.release_spare(surplus)
     }
 }

@@ -12,6 +12,7 @@
 
 use super::arena::{Arena, Denied, LARGE, Request, SMALL};
 use super::fit::Effort;
+use super::gauge::Rung;
 use super::pages::{Move, PageId};
 use super::window::{Kind, Piece, Window, best_window, budget};
 use crate::block::{Fence, FenceSet, State, StreamId, Word};
@@ -85,6 +86,8 @@ struct Plan {
 struct Claims {
     /// The window's extents, by address, and whether they were holes.
     parts: Vec<(u32, bool)>,
+    /// What the window leaves of its first and last piece, and whether that is a hole.
+    rests: Vec<(usize, u32, bool)>,
     /// Extents that are to become holes: whole pages.
     givers: Vec<u32>,
 }
@@ -246,14 +249,27 @@ impl Arena {
         Ok(places)
     }
 
-    /// The piece outside the window from behind which the page at home at `place` can be taken.
+    /// The addresses of a usable piece that a window leaves alone.
+    fn outside(survey: &Survey, window: &Window, at: usize) -> Range<u64> {
+        let piece = &survey.pieces[at];
+        match () {
+            () if piece.kind != Kind::Usable => 0..0,
+            () if !(window.first..=window.last).contains(&at) => piece.address..piece.end(),
+            // A window in one piece needs no pages.
+            () if window.first == window.last => 0..0,
+            () if at == window.first => piece.address..window.start,
+            () if at == window.last => window.end..piece.end(),
+            () => 0..0,
+        }
+    }
+
+    /// The piece from behind which the page at home at `place` can be taken, outside the window.
     fn giver(&self, survey: &Survey, window: &Window, place: usize) -> Option<usize> {
         let address = self.pages.address_of(place);
         let at = survey.at(address)?;
-        let piece = &survey.pieces[at];
-        (piece.kind == Kind::Usable
-            && !(window.first..=window.last).contains(&at)
-            && address + self.pages.page_bytes() <= piece.end()
+        let outside = Self::outside(survey, window, at);
+        (outside.start <= address
+            && address + self.pages.page_bytes() <= outside.end
             && !self.pages.is_pinned(place))
         .then_some(at)
     }
@@ -262,15 +278,14 @@ impl Arena {
     /// come together, and from their upper ends. Returns how many there are too few.
     fn choose_givers(&self, survey: &Survey, plan: &mut Plan, count: u64) -> u64 {
         let page = self.pages.page_bytes();
-        let window = plan.window.first..=plan.window.last;
-        let mut givers: Vec<(u64, usize)> = survey
-            .pieces
-            .iter()
-            .enumerate()
-            .filter(|(at, piece)| {
-                piece.kind == Kind::Usable && piece.bytes >= page && !window.contains(at)
-            })
-            .map(|(at, piece)| (piece.bytes, at))
+        let whole = |at: usize| {
+            let Range { start, end } = Self::outside(survey, &plan.window, at);
+            start.next_multiple_of(page)..end / page * page
+        };
+        let mut givers: Vec<(u64, usize)> = (0..survey.pieces.len())
+            .map(|at| (whole(at), at))
+            .filter(|(whole, _)| whole.start < whole.end)
+            .map(|(whole, at)| (whole.end - whole.start, at))
             .collect();
         givers.sort_unstable();
         // Some may have been chosen for the places where they are mapped.
@@ -278,12 +293,11 @@ impl Arena {
         chosen.sort_unstable();
         let mut left = count;
         for (_, at) in givers {
-            let piece = &survey.pieces[at];
-            let first = self.pages.place_of(piece.address.next_multiple_of(page));
-            let end = self.pages.place_of(piece.end());
+            let whole = whole(at);
+            let (first, end) = (self.pages.place_of(whole.start), self.pages.place_of(whole.end));
             for from in (first..end).rev() {
                 if left == 0 {
-                    return 0;
+                    break;
                 }
                 if chosen.binary_search(&from).is_err() && !self.pages.is_pinned(from) {
                     plan.takings.push((at, Taking { from, to: None }));
@@ -330,16 +344,21 @@ impl Arena {
             .any(|index| self.is_foreign(index, request.stream));
         match self.move_pages(plan, &claims, request) {
             Ok(()) => {
-                if foreign {
-                    self.pages.gauge().count_cross_hit();
-                }
+                let rung = match effort {
+                    Effort::Wait => Rung::Waited,
+                    _ if !plan.takings.is_empty() => Rung::Moved,
+                    _ if plan.fresh > 0 => Rung::Created,
+                    _ => effort.rung(),
+                };
+                self.count(rung, foreign);
                 let live = survey.live + request.bytes;
                 self.peak_live = self.peak_live.max(live);
                 self.join(plan, claims, request).map(Some)
             }
             Err(error) => {
                 self.unwind(claims);
-                Err(if error.out_of_memory { self.out_of_memory() } else { Denied::Driver(error) })
+                // Without new pages there may still be a way.
+                if error.out_of_memory { Ok(None) } else { Err(Denied::Driver(error)) }
             }
         }
     }
@@ -364,13 +383,12 @@ impl Arena {
             (true, false) => address / page * page,
             (true, true) => address.next_multiple_of(page),
         };
-        let state = |hole| if hole { State::Hole } else { State::Free };
         let (last, hole) = claims.parts[claims.parts.len() - 1];
         let end = edge(window.end, hole, true);
         let block = self.block(last);
         if end < block.address() + block.size() {
             let rest = self.split(last, end - block.address()).ok_or(Denied::Descriptors)?;
-            self.file(rest, state(hole));
+            claims.rests.push((window.last, rest, hole));
         }
         let (first, hole) = claims.parts[0];
         let start = edge(window.start, hole, false);
@@ -378,7 +396,7 @@ impl Arena {
         if start > address {
             let rest = self.split(first, start - address).ok_or(Denied::Descriptors)?;
             claims.parts[0].0 = rest;
-            self.file(first, state(hole));
+            claims.rests.push((window.first, first, hole));
         }
         Ok(true)
     }
@@ -394,54 +412,62 @@ impl Arena {
             let count = takings.iter().take_while(|taking| taking.0 == at).count();
             let (own, rest) = takings.split_at(count);
             takings = rest;
-            let piece = &survey.pieces[at];
-            if !self.claim(piece.index, piece.seen) {
-                return Ok(false);
-            }
-            let cut = self.cut_out(piece.index, own, claims);
-            // What is left of it, at its lower end.
-            match cut {
-                Some(true) => self.file(piece.index, State::Free),
-                Some(false) => claims.givers.push(piece.index),
+            let index = match claims.rests.iter().position(|rest| rest.0 == at) {
+                Some(rest) => claims.rests.swap_remove(rest).1,
                 None => {
-                    self.file(piece.index, State::Free);
-                    return Err(Denied::Descriptors);
+                    let piece = &survey.pieces[at];
+                    if !self.claim(piece.index, piece.seen) {
+                        return Ok(false);
+                    }
+                    piece.index
                 }
+            };
+            let places: Vec<usize> = own.iter().map(|(_, taking)| taking.from).collect();
+            let (pieces, complete) = self.cut_out(index, &places);
+            claims.givers.extend(pieces);
+            if !complete {
+                return Err(Denied::Descriptors);
             }
+        }
+        for (_, index, hole) in claims.rests.drain(..) {
+            self.file(index, if hole { State::Hole } else { State::Free });
         }
         Ok(true)
     }
 
-    /// Cuts runs of pages out of a claimed extent, the uppermost first. Says whether something is
-    /// left below them; `None` when there are no descriptors left.
-    fn cut_out(
-        &mut self,
-        index: u32,
-        mut own: &[(usize, Taking)],
-        claims: &mut Claims,
-    ) -> Option<bool> {
-        let page = self.pages.page_bytes();
+    /// Cuts the pages at `places`, ascending, out of a claimed extent, and files what is left.
+    /// Returns the pieces cut out, claimed; false with them when descriptors ran out.
+    pub(super) fn cut_out(&mut self, index: u32, mut places: &[usize]) -> (Vec<u32>, bool) {
+        let mut pieces = Vec::new();
         let address = self.block(index).address();
-        while let Some(last) = own.last() {
-            let end_place = last.1.from + 1;
+        while let Some(&last) = places.last() {
+            // The uppermost run of neighbouring pages.
             let mut count = 1;
-            while count < own.len() && own[own.len() - 1 - count].1.from + count + 1 == end_place {
+            while count < places.len() && places[places.len() - 1 - count] + count == last {
                 count += 1;
             }
-            own = &own[..own.len() - count];
-            let end = self.pages.address_of(end_place - 1) + page;
-            let start = self.pages.address_of(end_place - count);
+            places = &places[..places.len() - count];
+            let (start, end) =
+                (self.pages.address_of(last + 1 - count), self.pages.address_of(last + 1));
             if end < address + self.block(index).size() {
-                let above = self.split(index, end - address)?;
+                let Some(above) = self.split(index, end - address) else {
+                    self.file(index, State::Free);
+                    return (pieces, false);
+                };
                 self.file(above, State::Free);
             }
             if start == address {
-                return Some(false);
+                pieces.push(index);
+                return (pieces, true);
             }
-            let run = self.split(index, start - address)?;
-            claims.givers.push(run);
+            let Some(run) = self.split(index, start - address) else {
+                self.file(index, State::Free);
+                return (pieces, false);
+            };
+            pieces.push(run);
         }
-        Some(true)
+        self.file(index, State::Free);
+        (pieces, true)
     }
 
     /// Makes `stream` wait for what is still done with claimed memory.
@@ -461,7 +487,8 @@ impl Arena {
 
     /// Gives claimed extents back as they were.
     fn unwind(&mut self, claims: Claims) {
-        for (index, hole) in claims.parts {
+        let rests = claims.rests.into_iter().map(|(_, index, hole)| (index, hole));
+        for (index, hole) in claims.parts.into_iter().chain(rests) {
             self.settle(index, if hole { State::Hole } else { State::Free });
         }
         for index in claims.givers {
@@ -542,10 +569,7 @@ impl Arena {
             FenceSet::of(self.fences.stamp(request.stream))
         };
         for index in claims.givers {
-            let bytes = self.block(index).size();
-            *self.backed(index) -= bytes;
-            self.block(index).set_fences(&FenceSet::default());
-            self.settle(index, State::Hole);
+            self.leave_hole(index);
         }
         let mut base = claims.parts[0].0;
         let bytes = plan.places.len() as u64 * self.pages.page_bytes();
@@ -572,8 +596,16 @@ impl Arena {
         self.hand_out(base, request, None)
     }
 
+    /// Files a claimed extent of whole pages as the hole that it has become.
+    pub(super) fn leave_hole(&mut self, index: u32) {
+        let bytes = self.block(index).size();
+        *self.backed(index) -= bytes;
+        self.block(index).set_fences(&FenceSet::default());
+        self.settle(index, State::Hole);
+    }
+
     /// The bytes with memory behind them in an extent's region.
-    pub(super) fn backed(&mut self, index: u32) -> &mut u64 {
+    fn backed(&mut self, index: u32) -> &mut u64 {
         &mut self.regions[usize::from(self.links[index as usize].region)].backed
     }
 }

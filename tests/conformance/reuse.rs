@@ -2,7 +2,7 @@
 
 use crate::machine::{Block, D0, MIB, Machine, Rig};
 use crate::support::Rng;
-use millpond::{Reuse, Stream};
+use millpond::{Headroom, Reuse, Stream};
 
 const SIZES: [u64; 6] = [1, 700, 40_000, 900_000, 2 * MIB, 7 * MIB + 5];
 
@@ -109,10 +109,11 @@ pub fn policy_completed<M: Machine>(make: impl Fn(u16, u64) -> M) {
     rig.done(pool);
 }
 
-/// `Wait` gives memory away at once, the new stream waiting for the old one where need be.
+/// `Wait` gives memory away at once, the new stream waiting for the old one where need be: rather
+/// than to hold more than was live.
 pub fn policy_wait<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 256 * MIB);
-    let pool = rig.builder().reuse(Reuse::Wait).build().unwrap();
+    let pool = rig.builder().reuse(Reuse::Wait).headroom(Headroom::Share(0.0)).build().unwrap();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let bytes = 2 * rig.page.max(MIB);
     let freed = rig.touch(&s, bytes);
