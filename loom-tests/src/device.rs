@@ -152,7 +152,12 @@ impl Pond {
         let base = driver.reserve(DeviceId(0), 0).expect("address space");
         let blocks = Arc::new(Blocks::new(base, layout.small_bytes + layout.large_bytes));
         let gauge = Arc::new(Gauge::default());
-        let settings = Settings { reuse, headroom: Headroom::Unbounded, host_wait: Duration::ZERO };
+        let settings = Settings {
+            reuse,
+            headroom: Headroom::Share(0.0),
+            watermarks: None,
+            host_wait: Duration::ZERO,
+        };
         let arena = Arena::new(
             driver.clone(),
             DeviceId(0),
@@ -172,7 +177,7 @@ impl Pond {
             limit: layout.limit,
         };
         let devices = Box::new([Arc::new(device)]);
-        let core = Core::new(driver, streams.fences.clone(), devices, reuse);
+        let core = Core::new(driver, streams.fences.clone(), devices, reuse, None);
         Arc::new(Self { streams, core })
     }
 

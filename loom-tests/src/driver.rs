@@ -9,6 +9,7 @@ use loom::sync::Mutex;
 use millpond::driver::{
     DeviceId, DeviceInfo, Driver, DriverResult, EventHandle, PageHandle, StreamHandle,
 };
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What a stream was given.
@@ -34,6 +35,10 @@ struct State {
     /// By event: the stream and the number of its operations that the last record stands for.
     events: Vec<Option<(usize, usize)>>,
     pages: u64,
+    /// What is mapped where.
+    mappings: BTreeMap<u64, PageHandle>,
+    /// Work that touches memory through a mapping.
+    touches: Vec<(u64, StreamHandle, u32)>,
 }
 
 impl State {
@@ -118,6 +123,16 @@ impl ModelDriver {
             let stream = stream.0 as usize;
             position < reach[stream] || position < state.streams[stream].done
         })
+    }
+
+    /// Says that `work` touches the page at an address.
+    pub fn touch(&self, stream: StreamHandle, work: u32, at: u64) {
+        self.with(|state| state.touches.push((at, stream, work)));
+    }
+
+    /// The page behind an address.
+    pub fn page_at(&self, address: u64) -> Option<PageHandle> {
+        self.with(|state| state.mappings.get(&(address / Self::PAGE * Self::PAGE)).copied())
     }
 
     /// Whether a stream was destroyed.
@@ -225,7 +240,11 @@ impl Driver for ModelDriver {
         Ok(())
     }
 
-    fn map(&self, _: DeviceId, _: u64, _: u64, _: PageHandle) -> DriverResult<()> {
+    fn map(&self, _: DeviceId, at: u64, _: u64, page: PageHandle) -> DriverResult<()> {
+        self.with(|state| {
+            let before = state.mappings.insert(at, page);
+            assert_eq!(before, None, "mapped over a mapping");
+        });
         Ok(())
     }
 
@@ -233,7 +252,16 @@ impl Driver for ModelDriver {
         Ok(())
     }
 
-    fn unmap(&self, _: DeviceId, _: u64, _: u64) -> DriverResult<()> {
+    fn unmap(&self, _: DeviceId, at: u64, bytes: u64) -> DriverResult<()> {
+        self.with(|state| {
+            for at in (at..at + bytes).step_by(Self::PAGE as usize) {
+                assert!(state.mappings.remove(&at).is_some(), "nothing is mapped there");
+                for &(touched, stream, work) in &state.touches {
+                    let done = state.position(stream, work) < state.streams[stream.0 as usize].done;
+                    assert!(touched != at || done, "unmapped under work in flight");
+                }
+            }
+        });
         Ok(())
     }
 }

@@ -41,9 +41,9 @@ impl Region {
 pub(super) const SMALL: u8 = 0;
 pub(super) const LARGE: u8 = 1;
 
-/// What small blocks may spread over within the budget: a few of each size, or this share of what is
-/// reserved.
-const SPREAD_FLOOR: u64 = 16 << 20;
+/// What small blocks may spread over rather than that cached ones are broken up: a few of each size
+/// for a few threads, or this share of what is reserved.
+const SPREAD_FLOOR: u64 = 48 << 20;
 const SPREAD_SHARE: u64 = 256;
 
 pub struct Arena {
@@ -156,7 +156,7 @@ impl Arena {
         }
         if region == SMALL
             && self.may_spread()
-            && let Some(taken) = self.stitch(region, request, Effort::Known, Bound::Budget)?
+            && let Some(taken) = self.stitch(region, request, Effort::Uncached, Bound::Budget)?
         {
             return Ok(taken);
         }
@@ -197,9 +197,17 @@ impl Arena {
     /// their region is a small part of the whole, keeping one block of each size at hand is worth
     /// more than the memory.
     fn may_spread(&self) -> bool {
-        self.pages.room(budget(self.peak_live, self.settings.headroom)) > 0
-            && self.regions[usize::from(SMALL)].backed
-                < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
+        self.regions[usize::from(SMALL)].backed
+            < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
+            && self.pages.room(self.budget(SMALL, self.peak_live)) > 0
+    }
+
+    /// Most bytes to hold as long as moving pages does, by the most bytes that were ever live: the
+    /// first few megabytes of small blocks are not counted.
+    pub(super) fn budget(&self, region: u8, peak_live: u64) -> u64 {
+        let more = if region == SMALL { self.pages.page_bytes() } else { 0 };
+        let small = self.regions[usize::from(SMALL)].backed + more;
+        budget(peak_live, self.settings.headroom).saturating_add(small.min(SPREAD_FLOOR))
     }
 
     /// Policy `SameStream` asks the driver nothing.

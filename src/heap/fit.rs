@@ -8,8 +8,10 @@ use crate::fence::Asked;
 use crate::size;
 
 /// How far a search goes to make an extent usable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Effort {
+    /// Known orderings only, and nothing that a cache may still find.
+    Uncached,
     /// Known orderings only.
     Known,
     /// Asks the driver about fences, sealing streams that need it.
@@ -22,7 +24,7 @@ impl Effort {
     /// What it means to have been served by this effort.
     pub fn rung(self) -> Rung {
         match self {
-            Self::Known => Rung::Fitted,
+            Self::Uncached | Self::Known => Rung::Fitted,
             Self::Ask => Rung::Completed,
             Self::Wait => Rung::Waited,
         }
@@ -148,7 +150,7 @@ impl Arena {
     ) -> bool {
         let block = self.block(index);
         block.all_fences(|fence| self.fences.ordered(stream, fence))
-            || effort != Effort::Known
+            || effort >= Effort::Ask
                 && block.all_fences(|fence| {
                     self.fences.ordered(stream, fence)
                         || match effort {

@@ -14,7 +14,7 @@ use super::arena::{Arena, Denied, LARGE, Request, SMALL};
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::pages::{Move, PageId};
-use super::window::{Kind, Piece, Window, best_window, budget};
+use super::window::{Kind, Piece, Window, best_window};
 use crate::block::{Fence, FenceSet, State, StreamId, Word};
 use crate::driver::DriverResult;
 use crate::fence::Asked;
@@ -110,6 +110,7 @@ impl Arena {
                 let (address, bytes) = (block.address(), block.size());
                 let kind = match seen.state() {
                     State::Hole => Some(Kind::Hole),
+                    State::Cached if effort == Effort::Uncached => Some(Kind::Pending),
                     State::Free | State::Cached => {
                         let usable = self.usable(index, request.stream, effort, asked);
                         Some(if usable { Kind::Usable } else { Kind::Pending })
@@ -203,7 +204,7 @@ impl Arena {
         plan.spare = open.min(self.pages.spare() - known);
         open -= plan.spare;
         let peak = self.peak_live.max(survey.live + request.bytes);
-        plan.fresh = open.min(self.pages.room(budget(peak, self.settings.headroom)));
+        plan.fresh = open.min(self.pages.room(self.budget(region, peak)));
         open -= plan.fresh;
         if open > 0 {
             open = self.choose_givers(survey, &mut plan, open);
@@ -239,7 +240,7 @@ impl Arena {
             for place in self.pages.place_of(start)..self.pages.place_of(end - 1) + 1 {
                 if let Some(fence) = self.pages.in_the_way(place)
                     && !self.fences.completed(fence)
-                    && (effort == Effort::Known || !asked.ask(&self.fences, fence))
+                    && (effort < Effort::Ask || !asked.ask(&self.fences, fence))
                 {
                     return Err((at, place));
                 }
