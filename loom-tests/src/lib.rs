@@ -35,11 +35,21 @@ pub fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) {
 /// As [`explore`], with at most `preemptions` of them whatever the environment says: for models
 /// whose roles pass through the host epochs, which multiply the interleavings.
 pub fn explore_within(preemptions: usize, name: &str, body: impl Fn() + Send + Sync + 'static) {
+    let wanted = Builder::new().preemption_bound.unwrap_or(PREEMPTIONS);
+    explore_exactly(wanted.min(preemptions), name, body);
+}
+
+/// As [`explore`], with at least `preemptions` of them: for models whose bug needs so many.
+pub fn explore_deep(preemptions: usize, name: &str, body: impl Fn() + Send + Sync + 'static) {
+    let wanted = Builder::new().preemption_bound.unwrap_or(PREEMPTIONS);
+    explore_exactly(wanted.max(preemptions), name, body);
+}
+
+fn explore_exactly(preemptions: usize, name: &str, body: impl Fn() + Send + Sync + 'static) {
     let executions = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&executions);
     let mut builder = Builder::new();
-    builder.preemption_bound =
-        Some(builder.preemption_bound.unwrap_or(PREEMPTIONS).min(preemptions));
+    builder.preemption_bound = Some(preemptions);
     builder.check(move || {
         counter.fetch_add(1, Ordering::Relaxed);
         body();
