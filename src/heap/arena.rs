@@ -43,7 +43,7 @@ pub(super) const LARGE: u8 = 1;
 
 /// What small blocks may spread over rather than that cached ones are broken up: a few of each size
 /// for a few threads, or this share of what is reserved.
-const SPREAD_FLOOR: u64 = 48 << 20;
+const SPREAD_FLOOR: u64 = 32 << 20;
 const SPREAD_SHARE: u64 = 256;
 
 pub struct Arena {
@@ -199,15 +199,15 @@ impl Arena {
     fn may_spread(&self) -> bool {
         self.regions[usize::from(SMALL)].backed
             < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
-            && self.pages.room(self.budget(SMALL, self.peak_live)) > 0
+            && self.pages.room(self.budget(SMALL, self.peak_live, 0)) > 0
     }
 
     /// Most bytes to hold as long as moving pages does, by the most bytes that were ever live: the
     /// first few megabytes of small blocks are not counted.
-    pub(super) fn budget(&self, region: u8, peak_live: u64) -> u64 {
+    pub(super) fn budget(&self, region: u8, peak_live: u64, pending: u64) -> u64 {
         let more = if region == SMALL { self.pages.page_bytes() } else { 0 };
         let small = self.regions[usize::from(SMALL)].backed + more;
-        budget(peak_live, self.settings.headroom).saturating_add(small.min(SPREAD_FLOOR))
+        budget(peak_live, pending, self.settings.headroom).saturating_add(small.min(SPREAD_FLOOR))
     }
 
     /// Policy `SameStream` asks the driver nothing.

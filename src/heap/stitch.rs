@@ -29,7 +29,9 @@ pub(super) struct Survey {
     /// Where the large region's begin.
     large: usize,
     /// Granted bytes of live blocks.
-    pub live: u64,
+    live: u64,
+    /// Idle bytes that wait for other streams.
+    pending: u64,
 }
 
 impl Survey {
@@ -98,6 +100,7 @@ impl Arena {
         let mut survey = std::mem::take(&mut self.scratch);
         survey.pieces.clear();
         survey.live = 0;
+        survey.pending = 0;
         for region in [SMALL, LARGE] {
             if region == LARGE {
                 survey.large = survey.pieces.len();
@@ -113,6 +116,7 @@ impl Arena {
                     State::Cached if effort == Effort::Uncached => Some(Kind::Pending),
                     State::Free | State::Cached => {
                         let usable = self.usable(index, request.stream, effort, asked);
+                        survey.pending += if usable { 0 } else { bytes };
                         Some(if usable { Kind::Usable } else { Kind::Pending })
                     }
                     State::Live | State::Claimed => {
@@ -204,7 +208,7 @@ impl Arena {
         plan.spare = open.min(self.pages.spare() - known);
         open -= plan.spare;
         let peak = self.peak_live.max(survey.live + request.bytes);
-        plan.fresh = open.min(self.pages.room(self.budget(region, peak)));
+        plan.fresh = open.min(self.pages.room(self.budget(region, peak, survey.pending)));
         open -= plan.fresh;
         if open > 0 {
             open = self.choose_givers(survey, &mut plan, open);

@@ -149,20 +149,25 @@ fn best_in_run(
 
 /// Where the user sets no bound: the share of the peak that may be held beyond it before pages are
 /// moved rather than created. Without any, each step would move as many pages as it finds free.
-const HEADROOM: f64 = 1.0 / 160.0;
+const HEADROOM: f64 = 1.0 / 200.0;
 /// Small pools may hold this much more, but at most so large a share of their peak.
 const FLOOR: f64 = (12 << 20) as f64;
 const FLOOR_SHARE: f64 = 1.0 / 32.0;
 
-/// Most bytes to hold as long as moving pages does, by the most bytes that were ever live.
-pub(super) fn budget(peak_live: u64, headroom: Headroom) -> u64 {
+/// Memory that waits for other streams may be replaced rather than waited for, up to this share.
+const PENDING_SHARE: u64 = 128;
+
+/// Most bytes to hold as long as moving pages does, by the most bytes that were ever live, and the
+/// idle ones that wait for other streams.
+pub(super) fn budget(peak_live: u64, pending: u64, headroom: Headroom) -> u64 {
     let peak = peak_live as f64;
     let more = match headroom {
         Headroom::Automatic => (peak * HEADROOM).max(FLOOR.min(peak * FLOOR_SHARE)),
         Headroom::Share(share) => peak * share,
         Headroom::Unbounded => return u64::MAX,
     };
-    peak_live.saturating_add(more as u64)
+    let pending = pending.min(peak_live / PENDING_SHARE);
+    peak_live.saturating_add(more as u64).saturating_add(pending)
 }
 
 #[cfg(test)]
