@@ -31,6 +31,7 @@ pub struct Builder {
     capacity: Option<u64>,
     capacities: Vec<(DeviceId, u64)>,
     share: Option<f64>,
+    page_bytes: Option<u64>,
     watermarks: Option<Watermarks>,
     host_wait: Duration,
     peer_access: bool,
@@ -72,6 +73,15 @@ impl Builder {
     #[must_use]
     pub fn capacity_share(mut self, share: f64) -> Self {
         self.share = Some(share.clamp(0.0, 1.0));
+        self
+    }
+
+    /// Bytes of a page, the unit in which memory is taken from the driver and moved, rounded up to
+    /// a power of two, and to the driver's granularity. Larger pages take fewer driver calls to get and to move, and more
+    /// memory: parts of a page cannot move. Default: the granularity.
+    #[must_use]
+    pub fn page_bytes(mut self, bytes: u64) -> Self {
+        self.page_bytes = Some(bytes);
         self
     }
 
@@ -134,8 +144,8 @@ impl Builder {
         }
         if let Some(error) = failure {
             for device in devices {
-                let (base, bytes) = (device.blocks.base(), device.blocks.reservation());
-                let _ = self.driver.unreserve(device.id, base, bytes);
+                let (address, bytes) = device.reservation;
+                let _ = self.driver.unreserve(device.id, address, bytes);
             }
             return Err(error);
         }
@@ -146,7 +156,10 @@ impl Builder {
 
     fn device(&self, id: DeviceId, fences: &Arc<Fences>) -> Result<Device> {
         let info = self.driver.device(id)?;
-        let page_bytes = info.granularity;
+        // At most the device's memory, of which there is to be a page at least.
+        let largest = 1 << info.memory_bytes.max(1).ilog2();
+        let page_bytes = self.page_bytes.unwrap_or(0).min(largest).next_power_of_two();
+        let page_bytes = page_bytes.max(info.granularity);
         let asked = self
             .capacities
             .iter()
@@ -170,7 +183,10 @@ impl Builder {
         let span = info.memory_bytes.next_multiple_of(page_bytes);
         let layout = Layout { page_bytes, small_bytes: span, large_bytes: span * 3, limit };
         let bytes = layout.small_bytes + layout.large_bytes;
-        let base = self.driver.reserve(id, bytes)?;
+        // Pages larger than the granularity are aligned all the same.
+        let reserved = bytes + page_bytes - info.granularity;
+        let reservation = self.driver.reserve(id, reserved)?;
+        let base = reservation.next_multiple_of(page_bytes);
         let blocks = Arc::new(Blocks::new(base, bytes));
         let gauge = Arc::new(Gauge::default());
         let mut arena = Arena::new(
@@ -186,7 +202,15 @@ impl Builder {
         if self.peer_access {
             arena.set_access((0..self.driver.device_count()).map(DeviceId).collect());
         }
-        Ok(Device { id, blocks, arena: Mutex::new(arena), shards: Shards::default(), gauge, limit })
+        Ok(Device {
+            id,
+            blocks,
+            arena: Mutex::new(arena),
+            shards: Shards::default(),
+            gauge,
+            limit,
+            reservation: (reservation, reserved),
+        })
     }
 }
 
@@ -205,6 +229,7 @@ impl Pool {
             capacity: None,
             capacities: Vec::new(),
             share: None,
+            page_bytes: None,
             watermarks: None,
             host_wait: Duration::from_secs(1),
             peer_access: false,

@@ -175,6 +175,7 @@ impl Pond {
             shards: Shards::default(),
             gauge,
             limit: layout.limit,
+            reservation: (base, 0),
         };
         let devices = Box::new([Arc::new(device)]);
         let core = Core::new(driver, streams.fences.clone(), devices, reuse, None);

@@ -54,9 +54,9 @@ impl Core {
         // which must not run other tasks while it holds the anchor.
         for device in &self.devices {
             if lock(&device.arena).empty() {
-                let (base, bytes) = (device.blocks.base(), device.blocks.reservation());
+                let (address, bytes) = device.reservation;
                 // Refused only by a driver that is going away, and the reservation with it.
-                let _ = self.driver.unreserve(device.id, base, bytes);
+                let _ = self.driver.unreserve(device.id, address, bytes);
             }
         }
         self.fences.destroy();

@@ -37,6 +37,8 @@ pub struct Device {
     pub shards: Shards,
     pub gauge: Arc<Gauge>,
     pub limit: u64,
+    /// Address and bytes of the driver's reservation.
+    pub reservation: (u64, u64),
 }
 
 /// Everything that streams, buffers and threads share.

@@ -66,10 +66,6 @@ impl Blocks {
         self.base
     }
 
-    pub fn reservation(&self) -> u64 {
-        self.bytes
-    }
-
     pub fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.base) < self.bytes
     }
