@@ -18,7 +18,6 @@ use super::window::{Kind, Piece, Window, best_window};
 use crate::block::{Fence, FenceSet, State, StreamId, Word};
 use crate::driver::DriverResult;
 use crate::fence::Asked;
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// What a walk over all extents saw.
@@ -190,11 +189,13 @@ impl Arena {
 
         let mut plan = Plan { window, places: Vec::new(), takings: Vec::new(), spare: 0, fresh: 0 };
         let mut open = 0;
-        // A page may have mappings at several of these places.
-        let mut used = HashSet::new();
+        // A page may have mappings at several of these places: it serves the first.
+        let mut used: Vec<PageId> = Vec::new();
         for to in places {
             let mut known = None;
-            match self.pages.dormant(to).filter(|&(page, _)| used.insert(page)) {
+            let dormant = self.pages.dormant(to).filter(|(page, _)| !used.contains(page));
+            used.extend(dormant.map(|(page, _)| page));
+            match dormant {
                 Some((page, None)) => known = Some(page),
                 Some((_, Some(from))) => match self.giver(survey, &window, from) {
                     Some(piece) => plan.takings.push((piece, Taking { from, to: Some(to) })),
@@ -529,16 +530,19 @@ impl Arena {
                 lifted.push((place, self.pages.lift(place, fence)));
             }
         }
-        let known_places = plan.takings.iter().filter_map(|(_, t)| t.to.map(|to| (t.from, to)));
-        let known_places: HashMap<usize, usize> = known_places.collect();
+        let mut destined: Vec<(usize, usize)> =
+            plan.takings.iter().filter_map(|(_, t)| t.to.map(|to| (t.from, to))).collect();
+        destined.sort_unstable();
         for &(from, page) in &lifted {
-            match known_places.get(&from) {
-                Some(&place) => moves.push(Move { place, page }),
-                None => loose.push(page),
+            match destined.binary_search_by_key(&from, |pair| pair.0) {
+                Ok(at) => moves.push(Move { place: destined[at].1, page }),
+                Err(_) => loose.push(page),
             }
         }
-        let served: HashSet<usize> = moves.iter().map(|to| to.place).collect();
-        let open = plan.places.iter().map(|to| to.0).filter(|place| !served.contains(place));
+        let mut served: Vec<usize> = moves.iter().map(|to| to.place).collect();
+        served.sort_unstable();
+        let open = plan.places.iter().map(|to| to.0);
+        let open = open.filter(|place| served.binary_search(place).is_err());
         moves.extend(open.zip(loose).map(|(place, page)| Move { place, page }));
         moves.sort_unstable_by_key(|to| to.place);
         debug_assert_eq!(moves.len(), plan.places.len());
