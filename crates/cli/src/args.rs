@@ -50,6 +50,11 @@ pub(crate) struct ReplayArgs {
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub lag: u64,
 
+    /// Each step on streams of its own: at its mark a new stream takes the place of each of the
+    /// trace's, waits for it, and the old one is dropped
+    #[arg(long)]
+    pub streams_fresh: bool,
+
     /// Copies of the trace replayed at once, each with streams of its own
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -47,6 +47,8 @@ fn the_contract() {
     for what in ["memory_calls", "event_calls", "driver_ns"] {
         check(&report, &format!("/steady_{what}_per_step"), Value::is_f64);
     }
+    check(&report, "/worst_driver_ns_per_step", is_count);
+    check(&report, "/streams_fresh", |v| *v == false);
     for kind in ["alloc_ns", "free_ns"] {
         check(&report, &format!("/cold/{kind}/mean"), Value::is_f64);
         for figure in ["p50", "p99", "max"] {
@@ -84,8 +86,11 @@ fn the_contract() {
 fn what_is_not_measured_is_null() {
     let one_step = file("one_step.trace", "m step 1\na 1 0 0 4096\n");
     let report = object(&one_step, &["--repeat", "1"], 0);
-    for path in ["/warm", "/hazards", "/cold/free_ns", "/steady_memory_calls_per_step"] {
+    for path in ["/warm", "/hazards", "/cold/free_ns"] {
         check(&report, path, Value::is_null);
+    }
+    for what in ["steady_memory_calls", "steady_driver_ns", "worst_driver_ns"] {
+        check(&report, &format!("/{what}_per_step"), Value::is_null);
     }
 }
 
@@ -100,6 +105,23 @@ fn steady_figures_are_of_the_second_half() {
     let text = "m step 1\na 1 0 0 4194304\nm step 2\na 2 0 0 4194304\na 3 0 0 4194304\n";
     let report = object(&file("growing.trace", text), &[], 0);
     check(&report, "/steady_memory_calls_per_step", |v| v.as_f64() >= Some(4.0));
+}
+
+#[test]
+fn the_worst_step_is_one_of_the_second_half() {
+    // The fourth and the fifth of five steps count: one takes all the time, or the other does.
+    for busy in [4, 5] {
+        let step = |n| {
+            let bytes = if n == busy { 64 << 20 } else { 4096 };
+            format!("m step {n}\na {n} 0 0 {bytes}\n")
+        };
+        let text: String = (1..=5).map(step).collect();
+        let report = object(&file(&format!("busy_{busy}.trace"), text), &[], 0);
+        let mean = report["steady_driver_ns_per_step"].as_f64().expect("a mean");
+        check(&report, "/worst_driver_ns_per_step", |v| {
+            v.as_f64().is_some_and(|worst| mean > 0.0 && worst == 2.0 * mean)
+        });
+    }
 }
 
 #[test]

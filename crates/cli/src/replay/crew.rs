@@ -54,7 +54,8 @@ pub(super) struct Answer {
     /// From [`Job::Measure`].
     pub alloc: Samples,
     pub free: Samples,
-    pub half: Option<Reading>,
+    /// Where each step of the second half began.
+    pub steady: Vec<Reading>,
 }
 
 struct Worker {
@@ -77,10 +78,9 @@ impl Worker {
         let Self { stage, streams, slots, touches } = self;
         let Stage { machine, program, gauges, lag, .. } = &**stage;
         let (sim, lag) = (&machine.sim, *lag);
-        let mut watch =
-            Watch { machine, program, streams, lag, cold: None, touches: touches.as_mut() };
+        let mut watch = Watch { machine, program, lag, cold: None, touches: touches.as_mut() };
         if let Job::Clear = job {
-            clear(slots, &mut watch)?;
+            clear(program, streams, slots, &mut watch)?;
             return Ok(Answer::default());
         }
         if let Job::Measure = job {
@@ -89,15 +89,15 @@ impl Worker {
         stage.start.wait();
         let start = Instant::now();
         let refused = if watch.cold.is_some() || watch.touches.is_some() {
-            replay(program, streams, slots, &mut watch)
+            replay(machine, program, streams, slots, &mut watch)
         } else if lag {
-            replay(program, streams, slots, &mut Plain::<true> { sim })
+            replay(machine, program, streams, slots, &mut Plain::<true> { sim })
         } else {
-            replay(program, streams, slots, &mut Plain::<false> { sim })
+            replay(machine, program, streams, slots, &mut Plain::<false> { sim })
         }?;
         let answer = Answer { time: start.elapsed(), refused, ..Answer::default() };
         Ok(match watch.cold {
-            Some(Cold { alloc, free, half, .. }) => Answer { alloc, free, half, ..answer },
+            Some(Cold { alloc, free, steady, .. }) => Answer { alloc, free, steady, ..answer },
             None => answer,
         })
     }

@@ -28,8 +28,10 @@ impl First {
         let Self { before, after, stats, answers } = self;
         let whole = after.since(&before);
         // The first thread's marks count.
-        let half = answers.first().and_then(|answer| answer.half.as_ref());
-        let half = half.map(|half| after.since(half));
+        let marks = answers.first().map_or(&[][..], |answer| &answer.steady);
+        let half = marks.first().map(|half| after.since(half));
+        let ends = marks.iter().skip(1).chain([&after]);
+        let worst = marks.iter().zip(ends).map(|(mark, end)| end.since(mark).driver_ns).max();
         let steps = stage.program.half_steps as f64;
         let (mut alloc, mut free) = (Samples::default(), Samples::default());
         for answer in answers {
@@ -43,6 +45,7 @@ impl First {
             driver: "sim",
             reuse: args.reuse.name(),
             lag: args.lag,
+            streams_fresh: args.streams_fresh,
             threads: args.threads,
             repeat: args.repeat,
             ops: summary.counts.ops(),
@@ -58,6 +61,7 @@ impl First {
             steady_event_calls_per_step: half.map(|half| half.calls.events() as f64 / steps),
             driver_ns: whole.driver_ns,
             steady_driver_ns_per_step: half.map(|half| half.driver_ns as f64 / steps),
+            worst_driver_ns_per_step: worst,
             cross_stream: cross_stream(&stats, whole.calls.stream_wait),
             hits: Hits {
                 thread: stats.hits.thread,

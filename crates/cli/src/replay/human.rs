@@ -42,6 +42,10 @@ fn facts(record: &Record) -> Vec<(&'static str, String)> {
         ("mechanism, reuse, lag", {
             format!("{}, {}, {}", record.mechanism, record.reuse, record.lag)
         }),
+        ("streams", {
+            if record.streams_fresh { "new ones at each step" } else { "the same at all steps" }
+                .to_owned()
+        }),
         ("operations", format!("{} in {} steps", record.ops, record.steps)),
         ("threads", record.threads.to_string()),
         ("peak live", Bytes(record.peak_live_bytes).to_string()),
@@ -60,6 +64,9 @@ fn facts(record: &Record) -> Vec<(&'static str, String)> {
         ("event calls a step, second half", number(record.steady_event_calls_per_step, 1)),
         ("driver time (simulated)", micros(Some(record.driver_ns as f64))),
         ("... a step, second half", micros(record.steady_driver_ns_per_step)),
+        ("... in the worst of these steps", {
+            micros(record.worst_driver_ns_per_step.map(|ns| ns as f64))
+        }),
         ("bookkeeping", Bytes(record.bookkeeping_bytes).to_string()),
     ];
     let hazards = record.hazards.map_or("not looked for (--oracle)".to_owned(), |n| n.to_string());

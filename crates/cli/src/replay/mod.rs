@@ -1,6 +1,7 @@
 //! `millpond replay`: recorded traces go through the pool.
 
 mod calls;
+mod carry;
 mod crew;
 mod driver;
 mod first;
@@ -81,7 +82,7 @@ struct Replayed {
 fn replay(path: &Path, args: &ReplayArgs, bar: &ProgressBar) -> anyhow::Result<Replayed> {
     let trace = Trace::load(path)?;
     bar.set_message(trace.name().to_owned());
-    let program = Program::compile(&trace)?;
+    let program = Program::compile(&trace, args.streams_fresh)?;
     let summary = trace.summary();
     let machine = Machine::build(summary, args)?;
     let stage = Arc::new(Stage::new(machine, program, args.threads, args.lag > 0, args.oracle));

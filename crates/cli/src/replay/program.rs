@@ -7,12 +7,13 @@
 //! Invariants: `slot < slots` and `stream < streams.len()` in every operation; between an `Alloc`
 //! of a slot and its next `Free` no other `Alloc` names it.
 
+use super::carry::{Carry, Users};
 use anyhow::{Context, bail};
 use millpond_trace as trace;
 use millpond_trace::Trace;
 use std::collections::HashMap;
 
-/// One operation; marks are left out, but for the one that replays must see.
+/// One operation; of the marks, those of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Alloc {
@@ -31,8 +32,13 @@ pub(super) enum Op {
         waiter: u16,
         signaller: u16,
     },
-    /// The second half of the steps begins.
-    Half,
+    /// A step begins; whether it is one of the second half.
+    Step {
+        second_half: bool,
+    },
+    /// No operation of the trace, with streams that change from step to step: the slot's block is
+    /// used on what its user's stream is by now.
+    Carry(Carry),
 }
 
 /// A trace ready to be replayed.
@@ -49,6 +55,10 @@ pub(super) struct Program {
     pub frees: usize,
     /// Steps in the second half: half of them, rounded down.
     pub half_steps: u64,
+    /// Whether streams change at each step.
+    pub streams_fresh: bool,
+    /// What is due before the blocks left at the end are freed.
+    pub last_carries: Vec<Carry>,
 }
 
 impl Program {
@@ -57,7 +67,7 @@ impl Program {
         (self.allocs + self.frees) as u64
     }
 
-    pub fn compile(trace: &Trace) -> anyhow::Result<Self> {
+    pub fn compile(trace: &Trace, streams_fresh: bool) -> anyhow::Result<Self> {
         let summary = trace.summary();
         let mut streams = Streams::default();
         for (device, part) in (0..).zip(&summary.devices) {
@@ -74,22 +84,26 @@ impl Program {
             slots: 0,
             first_half_steps: counts.steps - half_steps,
             steps: 0,
+            users: streams_fresh.then(Users::default),
+            ops: Vec::with_capacity(usize::try_from(counts.ops() + counts.steps)?),
         };
-        let mut ops = Vec::with_capacity(usize::try_from(counts.ops() + 1)?);
         for (at, op) in trace.ops().iter().enumerate() {
             let op = compiler.compile(op).with_context(|| {
                 format!("{}:{}", trace.path().display(), trace.line(at).unwrap_or(0))
             })?;
-            ops.extend(op);
+            compiler.ops.extend(op);
         }
+        let Compiler { ops, slots, users, .. } = compiler;
         Ok(Self {
             ops,
-            slots: compiler.slots as usize,
+            slots: slots as usize,
             streams: streams.devices,
             devices: summary.devices.len(),
             allocs: usize::try_from(counts.allocs)?,
             frees: usize::try_from(counts.frees)?,
             half_steps,
+            streams_fresh,
+            last_carries: users.map(Users::left).unwrap_or_default(),
         })
     }
 }
@@ -124,6 +138,9 @@ struct Compiler<'a> {
     slots: u32,
     first_half_steps: u64,
     steps: u64,
+    /// With streams that change.
+    users: Option<Users>,
+    ops: Vec<Op>,
 }
 
 impl Compiler<'_> {
@@ -135,16 +152,22 @@ impl Compiler<'_> {
                     self.slots - 1
                 });
                 *self.block(id)? = (slot, device);
-                Op::Alloc { bytes, slot, stream: self.streams.find(device, stream)? }
+                let stream = self.streams.find(device, stream)?;
+                self.note_use(slot, stream);
+                Op::Alloc { bytes, slot, stream }
             }
             trace::Op::Free { id, .. } => {
                 let (slot, _) = *self.block(id)?;
                 self.free.push(slot);
+                let carries = self.users.as_mut().map(|users| users.end(slot));
+                self.ops.extend(carries.into_iter().flatten().map(Op::Carry));
                 Op::Free { slot }
             }
             trace::Op::Use { id, stream } => {
                 let (slot, device) = *self.block(id)?;
-                Op::Use { slot, stream: self.streams.find(device, stream)? }
+                let stream = self.streams.find(device, stream)?;
+                self.note_use(slot, stream);
+                Op::Use { slot, stream }
             }
             trace::Op::Wait { device, waiter, signaller } => Op::Wait {
                 waiter: self.streams.find(device, waiter)?,
@@ -156,15 +179,21 @@ impl Compiler<'_> {
             },
             trace::Op::Step(_) => {
                 self.steps += 1;
-                // With one step there is no second half.
-                if self.steps != self.first_half_steps + 1 {
-                    return Ok(None);
+                if let Some(users) = &mut self.users {
+                    users.change();
                 }
-                Op::Half
+                // With one step there is no second half.
+                Op::Step { second_half: self.steps > self.first_half_steps }
             }
             trace::Op::Phase(_) => return Ok(None),
         };
         Ok(Some(compiled))
+    }
+
+    fn note_use(&mut self, slot: u32, stream: u16) {
+        if let Some(users) = &mut self.users {
+            users.note(slot, stream);
+        }
     }
 
     fn block(&mut self, id: u64) -> anyhow::Result<&mut (u32, u16)> {
@@ -178,7 +207,7 @@ mod tests {
     use super::*;
 
     fn compile(text: &str) -> Program {
-        Program::compile(&Trace::read("t", text.as_bytes()).unwrap()).unwrap()
+        Program::compile(&Trace::read("t", text.as_bytes()).unwrap(), false).unwrap()
     }
 
     #[test]
@@ -206,13 +235,39 @@ mod tests {
             let step = |n: usize| format!("m step {n}\na {n} 0 0 8\nm phase backward\nf {n} 0\n");
             let text: String = (0..steps).map(step).collect();
             let program = compile(&text);
-            let before = program.ops.iter().position(|op| *op == Op::Half);
-            (program.half_steps, before.map(|at| at / 2))
+            let steps = program.ops.iter().filter_map(|op| match op {
+                Op::Step { second_half } => Some(*second_half),
+                _ => None,
+            });
+            (program.half_steps, steps.clone().position(|second_half| second_half))
         };
         assert_eq!(half(1), (0, None));
         assert_eq!(half(2), (1, Some(1)));
         assert_eq!(half(5), (2, Some(3)));
         assert_eq!(half(6), (3, Some(3)));
+    }
+
+    #[test]
+    fn changed_streams_are_told_before_a_free() {
+        let text = "a 1 0 0 8\nu 1 5\na 2 0 0 8\nm step 1\nu 2 5\nm step 2\nu 1 5\nf 1 0\nf 2 0\n";
+        let trace = Trace::read("t", format!("{text}a 3 0 5 8\nm step 3\n").as_bytes()).unwrap();
+        let program = Program::compile(&trace, true).unwrap();
+        let carry = |slot, stream| Op::Carry(Carry { slot, stream });
+        let from = program.ops.iter().rposition(|op| matches!(op, Op::Use { .. })).unwrap();
+        assert_eq!(
+            program.ops[from + 1..],
+            [
+                // Stream 5 is told already: the trace itself says so in this step.
+                carry(0, 0),
+                Op::Free { slot: 0 },
+                carry(1, 0),
+                carry(1, 1),
+                Op::Free { slot: 1 },
+                Op::Alloc { bytes: 8, slot: 1, stream: 1 },
+                Op::Step { second_half: true },
+            ]
+        );
+        assert_eq!(program.last_carries, [Carry { slot: 1, stream: 1 }]);
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(super) struct Record {
     pub driver: &'static str,
     pub reuse: &'static str,
     pub lag: u64,
+    /// Each step ran on streams of its own.
+    pub streams_fresh: bool,
     pub threads: u16,
     /// Replays.
     pub repeat: u32,
@@ -31,6 +33,8 @@ pub(super) struct Record {
     pub steady_event_calls_per_step: Option<f64>,
     pub driver_ns: u64,
     pub steady_driver_ns_per_step: Option<f64>,
+    /// The most in one step of the second half; of all devices, as the mean.
+    pub worst_driver_ns_per_step: Option<u64>,
     pub cross_stream: CrossStream,
     pub hits: Hits,
     /// With `--oracle`: of all replays.

@@ -4,7 +4,9 @@
 //! the slots (and, with a lag, the clock). All that is measured call by call or checked hooks in
 //! from `watch`.
 
+use super::carry::Carry;
 use super::driver::own_wait;
+use super::machine::Machine;
 use super::program::{Op, Program};
 use anyhow::Context;
 use millpond::{Buffer, Error, Result, Stream};
@@ -17,19 +19,25 @@ pub(super) trait Hooks {
     /// Frees.
     fn free(&mut self, buffer: Buffer);
     /// The slot's block was allocated.
-    fn allocated(&mut self, _slot: u32, _stream: u16, _buffer: &Buffer) -> anyhow::Result<()> {
+    fn allocated(
+        &mut self,
+        _streams: &[Stream],
+        _slot: u32,
+        _stream: u16,
+        _buffer: &Buffer,
+    ) -> anyhow::Result<()> {
         Ok(())
     }
     /// The slot's block is about to be freed.
-    fn freeing(&mut self, _slot: u32, _buffer: &Buffer) -> anyhow::Result<()> {
+    fn freeing(&mut self, _streams: &[Stream], _slot: u32, _buffer: &Buffer) -> anyhow::Result<()> {
         Ok(())
     }
     /// The slot's block is used on another stream, too.
     fn used(&mut self, _slot: u32, _stream: u16) {}
     /// One operation is over.
     fn tick(&self);
-    /// The second half of the steps begins.
-    fn half(&mut self) {}
+    /// A step of the second half begins.
+    fn steady_step(&mut self) {}
 }
 
 /// Nothing but the operations.
@@ -70,8 +78,9 @@ pub(super) type Refused = Vec<u64>;
 
 /// Runs a program once. What is live at its end stays in the slots.
 pub(super) fn replay<H: Hooks>(
+    machine: &Machine,
     program: &Program,
-    streams: &[Stream],
+    streams: &mut [Stream],
     slots: &mut [Option<Buffer>],
     hooks: &mut H,
 ) -> anyhow::Result<Refused> {
@@ -81,7 +90,7 @@ pub(super) fn replay<H: Hooks>(
             Op::Alloc { bytes, slot, stream } => {
                 match hooks.alloc(&streams[usize::from(stream)], bytes) {
                     Ok(buffer) => {
-                        hooks.allocated(slot, stream, &buffer)?;
+                        hooks.allocated(streams, slot, stream, &buffer)?;
                         slots[slot as usize] = Some(buffer);
                     }
                     Err(error) => {
@@ -92,7 +101,7 @@ pub(super) fn replay<H: Hooks>(
             }
             Op::Free { slot } => {
                 if let Some(buffer) = slots[slot as usize].take() {
-                    hooks.freeing(slot, &buffer)?;
+                    hooks.freeing(streams, slot, &buffer)?;
                     hooks.free(buffer);
                 }
             }
@@ -106,8 +115,17 @@ pub(super) fn replay<H: Hooks>(
                 let (waiter, signaller) = (usize::from(waiter), usize::from(signaller));
                 own_wait(|| streams[waiter].wait(&streams[signaller]))?;
             }
-            Op::Half => {
-                hooks.half();
+            Op::Step { second_half } => {
+                if second_half {
+                    hooks.steady_step();
+                }
+                if program.streams_fresh {
+                    renew(machine, streams)?;
+                }
+                continue;
+            }
+            Op::Carry(due) => {
+                carry(due, streams, slots)?;
                 continue;
             }
         }
@@ -116,11 +134,37 @@ pub(super) fn replay<H: Hooks>(
     Ok(refused)
 }
 
-/// Frees what is live.
-pub(super) fn clear<H: Hooks>(slots: &mut [Option<Buffer>], hooks: &mut H) -> anyhow::Result<()> {
+/// Puts a new stream in the place of each. It waits for the old one, since a stream's later work
+/// runs after its earlier work; the old one is dropped while its blocks live on.
+fn renew(machine: &Machine, streams: &mut [Stream]) -> anyhow::Result<()> {
+    for stream in streams {
+        let fresh = machine.pool.stream(stream.device())?;
+        own_wait(|| fresh.wait(stream))?;
+        *stream = fresh;
+    }
+    Ok(())
+}
+
+fn carry(due: Carry, streams: &[Stream], slots: &[Option<Buffer>]) -> anyhow::Result<()> {
+    if let Some(buffer) = &slots[due.slot as usize] {
+        buffer.record_use(&streams[usize::from(due.stream)])?;
+    }
+    Ok(())
+}
+
+/// Frees what is live after a program's end.
+pub(super) fn clear<H: Hooks>(
+    program: &Program,
+    streams: &[Stream],
+    slots: &mut [Option<Buffer>],
+    hooks: &mut H,
+) -> anyhow::Result<()> {
+    for &due in &program.last_carries {
+        carry(due, streams, slots)?;
+    }
     for (number, slot) in (0..).zip(slots) {
         if let Some(buffer) = slot.take() {
-            hooks.freeing(number, &buffer)?;
+            hooks.freeing(streams, number, &buffer)?;
             hooks.free(buffer);
         }
     }

@@ -50,8 +50,8 @@ struct Held {
 pub(super) struct Cold<'a> {
     pub alloc: Samples,
     pub free: Samples,
-    /// What the driver's counters showed where the second half of the steps began.
-    pub half: Option<Reading>,
+    /// What the driver's counters showed where each step of the second half began.
+    pub steady: Vec<Reading>,
     held: Vec<Held>,
     gauges: &'a [Mutex<Gauge>],
 }
@@ -61,7 +61,7 @@ impl<'a> Cold<'a> {
         Self {
             alloc: Samples::with_capacity(program.allocs),
             free: Samples::with_capacity(program.frees),
-            half: None,
+            steady: Vec::with_capacity(usize::try_from(program.half_steps).unwrap_or(0)),
             held: vec![Held::default(); program.slots],
             gauges,
         }
@@ -100,15 +100,14 @@ impl Touches {
 pub(super) struct Watch<'a> {
     pub machine: &'a Machine,
     pub program: &'a Program,
-    pub streams: &'a [Stream],
     pub lag: bool,
     pub cold: Option<Cold<'a>>,
     pub touches: Option<&'a mut Touches>,
 }
 
 impl Watch<'_> {
-    fn launch(&self, stream: u16, touch: Touch) -> anyhow::Result<()> {
-        let stream = self.streams[usize::from(stream)].handle();
+    fn launch(&self, stream: &Stream, touch: Touch) -> anyhow::Result<()> {
+        let stream = stream.handle();
         let launched = self.machine.sim.launch(stream.into(), &[touch]);
         launched.context("work that touches a block was refused")
     }
@@ -130,7 +129,13 @@ impl Hooks for Watch<'_> {
         cold.free.note(start.elapsed());
     }
 
-    fn allocated(&mut self, slot: u32, stream: u16, buffer: &Buffer) -> anyhow::Result<()> {
+    fn allocated(
+        &mut self,
+        streams: &[Stream],
+        slot: u32,
+        stream: u16,
+        buffer: &Buffer,
+    ) -> anyhow::Result<()> {
         if let Some(cold) = &mut self.cold {
             let bytes = buffer.bytes();
             let waste = buffer.granted_bytes() - bytes;
@@ -145,12 +150,13 @@ impl Hooks for Watch<'_> {
             mark.label = label;
             mark.streams.clear();
             mark.streams.push(stream);
-            self.launch(stream, Touch::write(buffer.address(), buffer.bytes()).label(label))?;
+            let write = Touch::write(buffer.address(), buffer.bytes()).label(label);
+            self.launch(&streams[usize::from(stream)], write)?;
         }
         Ok(())
     }
 
-    fn freeing(&mut self, slot: u32, buffer: &Buffer) -> anyhow::Result<()> {
+    fn freeing(&mut self, streams: &[Stream], slot: u32, buffer: &Buffer) -> anyhow::Result<()> {
         if let Some(cold) = &self.cold {
             cold.change(cold.held[slot as usize], Gauge::remove);
         }
@@ -158,7 +164,7 @@ impl Hooks for Watch<'_> {
             let mark = &touches.marks[slot as usize];
             let read = Touch::read(buffer.address(), buffer.bytes()).label(mark.label);
             for &stream in &mark.streams {
-                self.launch(stream, read)?;
+                self.launch(&streams[usize::from(stream)], read)?;
             }
         }
         Ok(())
@@ -179,9 +185,9 @@ impl Hooks for Watch<'_> {
         }
     }
 
-    fn half(&mut self) {
+    fn steady_step(&mut self) {
         if let Some(cold) = &mut self.cold {
-            cold.half = Some(self.machine.reading());
+            cold.steady.push(self.machine.reading());
         }
     }
 }

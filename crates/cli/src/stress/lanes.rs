@@ -1,5 +1,6 @@
 //! The streams of one pipeline on one device, by what they are for.
 
+use super::machine::Machine;
 use millpond::{DeviceId, Pool, Result, Stream};
 
 /// Compute, send and receive are streams 0, 1 and 2; further streams compute as well. With fewer
@@ -14,6 +15,16 @@ impl Lanes {
         let device = DeviceId(device as u16);
         let streams = (0..streams).map(|_| pool.stream(device)).collect::<Result<_>>()?;
         Ok(Self { streams })
+    }
+
+    /// New streams, each of which runs after the one whose place it takes.
+    pub fn renewed(&self, machine: &Machine) -> Result<Self> {
+        let renew = |old: &Stream| {
+            let fresh = machine.pool.stream(old.device())?;
+            machine.wait(&fresh, old)?;
+            Ok(fresh)
+        };
+        Ok(Self { streams: self.streams.iter().map(renew).collect::<Result<_>>()? })
     }
 
     /// Streams that compute.

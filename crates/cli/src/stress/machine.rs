@@ -107,7 +107,7 @@ impl Machine {
     }
 
     /// Later work of `to` comes after all that `from` has been given so far.
-    pub fn wait(&self, to: &Stream, from: &Stream) -> Result<(), Halt> {
+    pub fn wait(&self, to: &Stream, from: &Stream) -> millpond::Result<()> {
         if to.id() != from.id() {
             count(&self.ledger.waits);
             self.sim.tick();

@@ -57,6 +57,10 @@ pub(crate) struct StressArgs {
     /// decides
     #[arg(long, value_name = "N")]
     lag: Option<u64>,
+    /// Each step on streams of its own: after a step a new stream takes the place of each, waits
+    /// for it, and the old one is dropped
+    #[arg(long)]
+    streams_fresh: bool,
     /// Memory of each device
     #[arg(long, default_value = "80GiB", value_name = "BYTES")]
     capacity: Bytes,

@@ -20,6 +20,8 @@ pub(super) struct Report {
     pub schedule: Schedule,
     pub threads: usize,
     pub streams: usize,
+    /// Each step ran on streams of its own.
+    pub streams_fresh: bool,
     pub pipelines: usize,
     pub microbatches: usize,
     /// `null`: in an order that the seed decides.
@@ -134,6 +136,7 @@ impl Report {
             schedule: args.schedule,
             threads: args.threads(),
             streams: args.streams,
+            streams_fresh: args.streams_fresh,
             pipelines: crew.shape.pipelines,
             microbatches: crew.shape.microbatches,
             lag: args.lag,

@@ -162,14 +162,19 @@ fn steps(
             }
         }
         *done += 1;
-        between(crew, args.streams, &mut lanes, &mut rng)?;
+        between(crew, args, &mut lanes, &mut rng)?;
     }
     Ok(())
 }
 
 /// What happens between steps, now and then: devices meet as in a collective, memory goes back to
-/// the driver, streams are replaced by new ones.
-fn between(crew: &Crew, streams: usize, lanes: &mut [Lanes], rng: &mut Rng) -> anyhow::Result<()> {
+/// the driver, streams are replaced by new ones. With fresh streams all are, each time.
+fn between(
+    crew: &Crew,
+    args: &StressArgs,
+    lanes: &mut [Lanes],
+    rng: &mut Rng,
+) -> anyhow::Result<()> {
     let Machine { sim, pool, .. } = &crew.machine;
     if rng.once_in(2) {
         let all: Vec<_> = lanes.iter().map(|lanes| lanes.compute(0).handle().into()).collect();
@@ -179,8 +184,12 @@ fn between(crew: &Crew, streams: usize, lanes: &mut [Lanes], rng: &mut Rng) -> a
         trim(pool, rng)?;
     }
     for (at, lanes) in lanes.iter_mut().enumerate() {
-        if rng.once_in(6) {
-            *lanes = Lanes::new(pool, at % crew.shape.devices, streams)?;
+        // Drawn in any case: the same seed asks for the same with and without fresh streams.
+        let replace = rng.once_in(6);
+        if args.streams_fresh {
+            *lanes = lanes.renewed(&crew.machine)?;
+        } else if replace {
+            *lanes = Lanes::new(pool, at % crew.shape.devices, args.streams)?;
         }
     }
     Ok(())

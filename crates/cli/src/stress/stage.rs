@@ -83,7 +83,10 @@ impl Stage {
                 block.home = Some(compute.clone());
             }
         }
-        (1..lanes.computing()).try_for_each(|turn| machine.wait(lanes.compute(turn), compute))
+        for turn in 1..lanes.computing() {
+            machine.wait(lanes.compute(turn), compute)?;
+        }
+        Ok(())
     }
 
     pub fn run(&mut self, worker: &mut Worker, step: &Step, op: Op) -> Result<(), Halt> {
