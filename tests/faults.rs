@@ -69,6 +69,29 @@ fn order(sim: &Sim, before: &Stream, after: &Stream) -> bool {
     ordered
 }
 
+/// Pages go to other blocks and come back, for two streams in turn: all of a device is in use, or
+/// idle in pieces too small.
+fn move_pages(sim: &Sim, s: &Stream, t: &Stream) {
+    const PAGE: u64 = 2 * MIB;
+    let filler = get(sim, s, CAPACITY - 8 * PAGE);
+    let guard = get(sim, s, PAGE);
+    for gatherer in [t, t, s] {
+        let mut row = [1, 2, 1, 2, 1].map(|pages| get(sim, s, pages * PAGE).ok());
+        for place in [0, 2, 4] {
+            row[place] = None;
+        }
+        // From three places behind the guard, where there is none.
+        let gathered = get(sim, gatherer, 3 * PAGE);
+        row = Default::default();
+        drop((row, gathered));
+        (0..3).for_each(|_| sim.tick());
+        // And back: all of the row in one.
+        drop(get(sim, s, 7 * PAGE));
+        (0..3).for_each(|_| sim.tick());
+    }
+    drop((guard, filler));
+}
+
 /// Two devices, three streams, everything the pool does with a driver. Errors are passed over.
 fn workload(rig: &Rig, pool: &Pool) {
     let sim = &rig.sim;
@@ -96,6 +119,9 @@ fn workload(rig: &Rig, pool: &Pool) {
     held.swap_remove(1).into_iter().for_each(drop);
     held.swap_remove(3).into_iter().for_each(drop);
     held.push(get(sim, b, 9 * MIB));
+    if let Ok(d) = pool.stream(DeviceId(1)) {
+        move_pages(sim, c, &d);
+    }
     let _ = pool.trim(DeviceId(1), 2 * MIB);
     let late = get(sim, b, 6000);
     drop(streams);
@@ -175,6 +201,8 @@ fn calls(lag: u64, reuse: Reuse) -> u64 {
     workload(&rig, &pool);
     let calls = rig.sim.total_calls();
     assert!(rig.driver.failed().is_empty(), "{:?}", rig.driver.failed());
+    let ladder = pool.stats().devices[1].ladder;
+    assert!(ladder.moved + ladder.waited >= 6, "pages are to move: {ladder:?}");
     calls
 }
 

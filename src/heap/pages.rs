@@ -128,6 +128,11 @@ impl Pages {
         bound.min(self.limit).saturating_sub(self.reserved()) / self.page_bytes
     }
 
+    /// Whether the driver had no page left when it was last asked.
+    pub fn is_exhausted(&self) -> bool {
+        self.exhausted
+    }
+
     /// Asks the driver for pages again, although it had none left.
     pub fn forgive(&mut self) {
         self.exhausted = false;
@@ -188,6 +193,12 @@ impl Pages {
         Some(at.fence)
     }
 
+    /// The fences of all dormant mappings that work in flight may use.
+    pub fn in_the_way_anywhere(&self) -> impl Iterator<Item = Fence> {
+        let fences = self.places.iter().map(|at| at.fence);
+        fences.filter(|fence| !fence.is_none())
+    }
+
     /// Takes a spare page.
     pub fn take_spare(&mut self) -> Option<PageId> {
         self.spare.pop()
@@ -220,7 +231,8 @@ impl Pages {
         self.pages[page as usize].home = place as u32 + 1;
     }
 
-    /// Takes `count` pages from the driver, all or none.
+    /// Takes `count` pages from the driver, or none; if it runs out on the way, those that it gave
+    /// are spare: they serve together with others.
     pub fn create(&mut self, count: u64) -> DriverResult<Vec<PageId>> {
         let mut made = Vec::with_capacity(count as usize);
         for _ in 0..count {
@@ -230,8 +242,10 @@ impl Pages {
                     self.exhausted |= error.out_of_memory;
                     let bytes = made.len() as u64 * self.page_bytes;
                     self.spare.extend(made);
-                    // What the driver does not take back now stays spare.
-                    let _ = self.release_spare(bytes);
+                    if !error.out_of_memory {
+                        // What the driver does not take back now stays spare.
+                        let _ = self.release_spare(bytes);
+                    }
                     return Err(error);
                 }
             }

@@ -6,11 +6,10 @@
 use super::arena::{Arena, Denied, LARGE, Request, SMALL};
 use super::fit::Effort;
 use super::gauge::Rung;
-use super::stitch::Bound;
+use super::plan::Bound;
 use crate::block::{Fence, State, Word};
 use crate::config::Reuse;
 use crate::driver::DriverResult;
-use crate::fence::Asked;
 use std::time::{Duration, Instant};
 
 /// Misses between two attempts to get below the watermarks.
@@ -40,6 +39,9 @@ impl Arena {
             }
             if !self.wait_for_oldest(deadline) {
                 self.pages.gauge().count(Rung::Refused);
+                // What was taken in vain is not kept from others; what the driver does not take
+                // back stays spare.
+                let _ = self.pages.release_spare(u64::MAX);
                 return Err(Denied::OutOfMemory(Box::new(self.shortage())));
             }
             self.pages.gauge().count(Rung::HostWait);
@@ -69,65 +71,27 @@ impl Arena {
         self.merge_all(LARGE);
     }
 
-    /// Makes up to `count` pages spare that lie behind free extents whose work is over, the largest
-    /// extents first.
-    fn strip_idle(&mut self, count: u64) {
-        let page = self.pages.page_bytes();
-        let mut idle: Vec<(u64, u32)> = Vec::new();
-        self.for_each_extent(|index, block| {
-            if block.word().state() == State::Free && block.size() >= page {
-                idle.push((block.size(), index));
-            }
-        });
-        idle.sort_unstable_by(|a, b| b.cmp(a));
-        let mut asked = Asked::default();
-        let mut left = count as usize;
-        for (_, index) in idle {
-            let (address, end) = (self.block(index).address(), self.block(index).end());
-            let whole = self.pages.place_of(address.next_multiple_of(page))
-                ..self.pages.place_of(end / page * page);
-            let movable = whole.rev().filter(|&place| !self.pages.is_pinned(place));
-            let mut places: Vec<usize> = movable.take(left).collect();
-            places.reverse();
-            if places.is_empty() || !self.is_done(index, &mut asked) {
-                continue;
-            }
-            // Merging holes, as happens below, never touches free extents: `index` is as it was.
-            let seen = self.block(index).word();
-            self.claim(index, seen);
-            for piece in self.cut_out(index, &places).0 {
-                let first = self.pages.place_of(self.block(piece).address());
-                let end = self.pages.place_of(self.block(piece).end());
-                for place in first..end {
-                    let spare = self.pages.lift(place, Fence::NONE);
-                    self.pages.give_spare([spare]);
-                }
-                left -= end - first;
-                self.leave_hole(piece);
-            }
-        }
-    }
-
-    fn is_done(&self, index: u32, asked: &mut Asked) -> bool {
-        self.block(index).all_fences(|fence| asked.ask(&self.fences, fence))
-    }
-
     /// The earliest fence of each stream that idle memory waits for.
     fn oldest_fences(&self) -> Vec<Fence> {
         let mut oldest: Vec<Fence> = Vec::new();
+        let mut consider = |fence: Fence| {
+            if !self.fences.completed(fence) {
+                match oldest.iter_mut().find(|held| held.stream() == fence.stream()) {
+                    Some(held) if held.q() <= fence.q() => {}
+                    Some(held) => *held = fence,
+                    None => oldest.push(fence),
+                }
+            }
+            true
+        };
         self.for_each_extent(|_, block| {
             if matches!(block.word().state(), State::Free | State::Cached) {
-                block.all_fences(|fence| {
-                    if !self.fences.completed(fence) {
-                        match oldest.iter_mut().find(|f| f.stream() == fence.stream()) {
-                            Some(held) if held.q() <= fence.q() => {}
-                            Some(held) => *held = fence,
-                            None => oldest.push(fence),
-                        }
-                    }
-                    true
-                });
+                block.all_fences(&mut consider);
             }
+        });
+        // Old mappings keep places from getting pages.
+        self.pages.in_the_way_anywhere().for_each(|fence| {
+            consider(fence);
         });
         oldest
     }

@@ -10,77 +10,16 @@
 //! Nothing is changed before every extent concerned has been claimed, and the extents change only
 //! after the driver has done its part: an error leaves them as they were.
 
-use super::arena::{Arena, Denied, LARGE, Request, SMALL};
+use super::arena::{Arena, Denied, Request};
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::pages::{Move, PageId};
-use super::window::{Kind, Piece, Window, best_window};
+use super::plan::{Bound, Plan, Survey, Taking};
+use super::window::{Kind, Window};
 use crate::block::{Fence, FenceSet, State, StreamId, Word};
 use crate::driver::DriverResult;
 use crate::fence::Asked;
 use std::ops::Range;
-
-/// What a walk over all extents saw.
-#[derive(Default)]
-pub(super) struct Survey {
-    /// Idle extents and holes in address order, the small region's first.
-    pieces: Vec<Piece>,
-    /// Where the large region's begin.
-    large: usize,
-    /// Granted bytes of live blocks.
-    live: u64,
-    /// Idle bytes that wait for other streams.
-    pending: u64,
-}
-
-impl Survey {
-    fn of_region(&self, region: u8) -> Range<usize> {
-        if region == SMALL { 0..self.large } else { self.large..self.pieces.len() }
-    }
-
-    /// Takes the page at `address` out of a hole. Returns how many pieces there are more.
-    fn close(&mut self, at: usize, address: u64, page: u64) -> usize {
-        let hole = self.pieces[at];
-        let end = address + page;
-        let parts = [
-            Piece { bytes: address - hole.address, ..hole },
-            Piece { address, bytes: page, kind: Kind::Pending, ..hole },
-            Piece { address: end, bytes: hole.end() - end, ..hole },
-        ];
-        let before = self.pieces.len();
-        self.pieces.splice(at..=at, parts.into_iter().filter(|part| part.bytes > 0));
-        self.pieces.len() - before
-    }
-
-    /// The piece that an address lies in.
-    fn at(&self, address: u64) -> Option<usize> {
-        let next = self.pieces.partition_point(|piece| piece.address <= address);
-        let at = next.checked_sub(1)?;
-        (address < self.pieces[at].end()).then_some(at)
-    }
-}
-
-/// A page to be taken from behind an idle extent.
-#[derive(Clone, Copy)]
-struct Taking {
-    /// Its place.
-    from: usize,
-    /// Where it is mapped already, if that is why it was chosen.
-    to: Option<usize>,
-}
-
-/// How a request is to be served.
-struct Plan {
-    window: Window,
-    /// Places in the window that need a page, ascending, and the spare page with a mapping there.
-    places: Vec<(usize, Option<PageId>)>,
-    /// Pages to take, by piece.
-    takings: Vec<(usize, Taking)>,
-    /// Further spare pages to use.
-    spare: u64,
-    /// Pages to take from the driver.
-    fresh: u64,
-}
 
 /// What a plan has claimed so far.
 #[derive(Default)]
@@ -89,50 +28,19 @@ struct Claims {
     parts: Vec<(u32, bool)>,
     /// What the window leaves of its first and last piece, and whether that is a hole.
     rests: Vec<(usize, u32, bool)>,
-    /// Extents that are to become holes: whole pages.
+    /// Extents whose pages are taken: together whole pages.
     givers: Vec<u32>,
 }
 
-impl Arena {
-    /// Looks at every extent: what is idle and usable for `stream` with this effort.
-    fn survey(&mut self, request: Request, effort: Effort, asked: &mut Asked) -> Survey {
-        let mut survey = std::mem::take(&mut self.scratch);
-        survey.pieces.clear();
-        survey.live = 0;
-        survey.pending = 0;
-        for region in [SMALL, LARGE] {
-            if region == LARGE {
-                survey.large = survey.pieces.len();
-            }
-            let mut index = self.regions[usize::from(region)].first;
-            while index != 0 {
-                let block = self.block(index);
-                // The word before the fences: the claim is for what was looked at, or fails.
-                let seen = block.word();
-                let (address, bytes) = (block.address(), block.size());
-                let kind = match seen.state() {
-                    State::Hole => Some(Kind::Hole),
-                    State::Cached if effort == Effort::Uncached => Some(Kind::Pending),
-                    State::Free | State::Cached => {
-                        let usable = self.usable(index, request.stream, effort, asked);
-                        survey.pending += if usable { 0 } else { bytes };
-                        Some(if usable { Kind::Usable } else { Kind::Pending })
-                    }
-                    State::Live | State::Claimed => {
-                        survey.live += bytes;
-                        None
-                    }
-                    State::Spare => None,
-                };
-                if let Some(kind) = kind {
-                    survey.pieces.push(Piece { index, seen, address, bytes, kind });
-                }
-                index = self.links[index as usize].next;
-            }
-        }
-        survey
+impl Claims {
+    /// All extents with memory behind them.
+    fn resident(&self) -> impl Iterator<Item = u32> {
+        let parts = self.parts.iter().filter(|part| !part.1).map(|part| part.0);
+        parts.chain(self.givers.iter().copied())
     }
+}
 
+impl Arena {
     /// Serves a request from a window, creating pages up to `bound` bytes in all before others are
     /// taken from idle extents. `None` when there is no way.
     pub(super) fn stitch(
@@ -159,161 +67,6 @@ impl Arena {
         }
     }
 
-    /// Chooses the window and where its pages come from.
-    fn plan(
-        &mut self,
-        survey: &mut Survey,
-        region: u8,
-        request: Request,
-        effort: Effort,
-        bound: Bound,
-        asked: &mut Asked,
-    ) -> Option<Plan> {
-        let page = self.pages.page_bytes();
-        let mut range = survey.of_region(region);
-        let (window, places) = loop {
-            let mut window = best_window(&survey.pieces[range.clone()], request.bytes, page)?;
-            window.first += range.start;
-            window.last += range.start;
-            match self.places_of(survey, &window, effort, asked) {
-                Ok(places) => break (window, places),
-                Err((piece, place)) => {
-                    let added = survey.close(piece, self.pages.address_of(place), page);
-                    range.end += added;
-                    if region == SMALL {
-                        survey.large += added;
-                    }
-                }
-            }
-        };
-
-        let mut plan = Plan { window, places: Vec::new(), takings: Vec::new(), spare: 0, fresh: 0 };
-        let mut open = 0;
-        // A page may have mappings at several of these places: it serves the first.
-        let mut used: Vec<PageId> = Vec::new();
-        for to in places {
-            let mut known = None;
-            let dormant = self.pages.dormant(to).filter(|(page, _)| !used.contains(page));
-            used.extend(dormant.map(|(page, _)| page));
-            match dormant {
-                Some((page, None)) => known = Some(page),
-                Some((_, Some(from))) => match self.giver(survey, &window, from) {
-                    Some(piece) => plan.takings.push((piece, Taking { from, to: Some(to) })),
-                    None => open += 1,
-                },
-                None => open += 1,
-            }
-            plan.places.push((to, known));
-        }
-        let known = plan.places.iter().filter(|place| place.1.is_some()).count() as u64;
-        plan.spare = open.min(self.pages.spare() - known);
-        open -= plan.spare;
-        let peak = self.peak_live.max(survey.live + request.bytes);
-        plan.fresh = open.min(self.pages.room(self.budget(region, peak, survey.pending)));
-        open -= plan.fresh;
-        if open > 0 {
-            open = self.choose_givers(survey, &mut plan, open);
-        }
-        if open > 0 {
-            plan.fresh += open;
-            if bound == Bound::Budget || plan.fresh > self.pages.room(self.pages.limit()) {
-                return None;
-            }
-        }
-        plan.takings.sort_unstable_by_key(|&(piece, taking)| (piece, taking.from));
-        Some(plan)
-    }
-
-    /// The places in a window that need a page; or a place that cannot get one yet, since work in
-    /// flight may use an old mapping there, and its piece.
-    fn places_of(
-        &self,
-        survey: &Survey,
-        window: &Window,
-        effort: Effort,
-        asked: &mut Asked,
-    ) -> Result<Vec<usize>, (usize, usize)> {
-        let page = self.pages.page_bytes();
-        let mut places = Vec::with_capacity(window.missing as usize);
-        for at in window.first..=window.last {
-            let piece = &survey.pieces[at];
-            if piece.kind != Kind::Hole {
-                continue;
-            }
-            let start = piece.address.max(window.start / page * page);
-            let end = piece.end().min(window.end.next_multiple_of(page));
-            for place in self.pages.place_of(start)..self.pages.place_of(end - 1) + 1 {
-                if let Some(fence) = self.pages.in_the_way(place)
-                    && !self.fences.completed(fence)
-                    && (effort < Effort::Ask || !asked.ask(&self.fences, fence))
-                {
-                    return Err((at, place));
-                }
-                places.push(place);
-            }
-        }
-        Ok(places)
-    }
-
-    /// The addresses of a usable piece that a window leaves alone.
-    fn outside(survey: &Survey, window: &Window, at: usize) -> Range<u64> {
-        let piece = &survey.pieces[at];
-        match () {
-            () if piece.kind != Kind::Usable => 0..0,
-            () if !(window.first..=window.last).contains(&at) => piece.address..piece.end(),
-            // A window in one piece needs no pages.
-            () if window.first == window.last => 0..0,
-            () if at == window.first => piece.address..window.start,
-            () if at == window.last => window.end..piece.end(),
-            () => 0..0,
-        }
-    }
-
-    /// The piece from behind which the page at home at `place` can be taken, outside the window.
-    fn giver(&self, survey: &Survey, window: &Window, place: usize) -> Option<usize> {
-        let address = self.pages.address_of(place);
-        let at = survey.at(address)?;
-        let outside = Self::outside(survey, window, at);
-        (outside.start <= address
-            && address + self.pages.page_bytes() <= outside.end
-            && !self.pages.is_pinned(place))
-        .then_some(at)
-    }
-
-    /// Chooses `count` pages to take: from the smallest idle extents first, so that fragments
-    /// come together, and from their upper ends. Returns how many there are too few.
-    fn choose_givers(&self, survey: &Survey, plan: &mut Plan, count: u64) -> u64 {
-        let page = self.pages.page_bytes();
-        let whole = |at: usize| {
-            let Range { start, end } = Self::outside(survey, &plan.window, at);
-            start.next_multiple_of(page)..end / page * page
-        };
-        let mut givers: Vec<(u64, usize)> = (0..survey.pieces.len())
-            .map(|at| (whole(at), at))
-            .filter(|(whole, _)| whole.start < whole.end)
-            .map(|(whole, at)| (whole.end - whole.start, at))
-            .collect();
-        givers.sort_unstable();
-        // Some may have been chosen for the places where they are mapped.
-        let mut chosen: Vec<usize> = plan.takings.iter().map(|(_, taking)| taking.from).collect();
-        chosen.sort_unstable();
-        let mut left = count;
-        for (_, at) in givers {
-            let whole = whole(at);
-            let (first, end) = (self.pages.place_of(whole.start), self.pages.place_of(whole.end));
-            for from in (first..end).rev() {
-                if left == 0 {
-                    break;
-                }
-                if chosen.binary_search(&from).is_err() && !self.pages.is_pinned(from) {
-                    plan.takings.push((at, Taking { from, to: None }));
-                    left -= 1;
-                }
-            }
-        }
-        left
-    }
-
     /// Claims what a plan needs, moves the pages, and makes the block. `None` when something was
     /// claimed by others first, or cannot be waited for.
     fn carry_out(
@@ -325,9 +78,10 @@ impl Arena {
         asked: &mut Asked,
     ) -> Result<Option<(u32, Word)>, Denied> {
         let mut claims = Claims::default();
+        let places = plan.takings.iter().map(|taking| taking.from);
         let ready = self.claim_window(survey, &plan.window, &mut claims).and_then(|claimed| {
             Ok(claimed
-                && self.claim_givers(survey, &plan.takings, &mut claims)?
+                && self.claim_givers(survey, Some(&plan.window), places, &mut claims)?
                 && (effort != Effort::Wait || self.wait_for_claims(&claims, request.stream, asked)))
         });
         match ready {
@@ -341,14 +95,9 @@ impl Arena {
                 return Err(denied);
             }
         }
-        let foreign = claims
-            .parts
-            .iter()
-            .filter(|part| !part.1)
-            .map(|part| part.0)
-            .chain(claims.givers.iter().copied())
-            .any(|index| self.is_foreign(index, request.stream));
-        match self.move_pages(plan, &claims, request) {
+        let foreign = claims.resident().any(|index| self.is_foreign(index, request.stream));
+        let over = claims.resident().all(|index| self.is_over(index));
+        match self.move_pages(plan, over, request) {
             Ok(()) => {
                 let rung = match effort {
                     Effort::Wait => Rung::Waited,
@@ -359,12 +108,12 @@ impl Arena {
                 self.count(rung, foreign);
                 let live = survey.live + request.bytes;
                 self.peak_live = self.peak_live.max(live);
-                self.join(plan, claims, request).map(Some)
+                self.join(plan, claims, over, request).map(Some)
             }
             Err(error) => {
                 self.unwind(claims);
-                // Without new pages there may still be a way.
-                if error.out_of_memory { Ok(None) } else { Err(Denied::Driver(error)) }
+                // Without new pages there may still be a way: the next plan asks for none.
+                if self.pages.is_exhausted() { Ok(None) } else { Err(Denied::Driver(error)) }
             }
         }
     }
@@ -407,17 +156,30 @@ impl Arena {
         Ok(true)
     }
 
-    /// Claims the extents that give pages, and cuts these out.
+    /// Claims the extents that give the pages at `places`, ascending, and cuts these out.
     fn claim_givers(
         &mut self,
         survey: &Survey,
-        mut takings: &[(usize, Taking)],
+        window: Option<&Window>,
+        places: impl Iterator<Item = usize>,
         claims: &mut Claims,
     ) -> Result<bool, Denied> {
-        while let Some(&(at, _)) = takings.first() {
-            let count = takings.iter().take_while(|taking| taking.0 == at).count();
-            let (own, rest) = takings.split_at(count);
-            takings = rest;
+        let runs = self.runs_of(places);
+        let mut next = 0;
+        for at in 0..survey.pieces.len() {
+            let outside = survey.outside(window, at);
+            if outside.is_empty() {
+                continue;
+            }
+            while next < runs.len() && runs[next].end <= outside.start {
+                next += 1;
+            }
+            let within = runs[next..].iter().take_while(|run| run.start < outside.end);
+            let own: Vec<Range<u64>> =
+                within.map(|run| run.start.max(outside.start)..run.end.min(outside.end)).collect();
+            if own.is_empty() {
+                continue;
+            }
             let index = match claims.rests.iter().position(|rest| rest.0 == at) {
                 Some(rest) => claims.rests.swap_remove(rest).1,
                 None => {
@@ -428,8 +190,7 @@ impl Arena {
                     piece.index
                 }
             };
-            let places: Vec<usize> = own.iter().map(|(_, taking)| taking.from).collect();
-            let (pieces, complete) = self.cut_out(index, &places);
+            let (pieces, complete) = self.cut_out(index, &own);
             claims.givers.extend(pieces);
             if !complete {
                 return Err(Denied::Descriptors);
@@ -441,36 +202,71 @@ impl Arena {
         Ok(true)
     }
 
-    /// Cuts the pages at `places`, ascending, out of a claimed extent, and files what is left.
+    /// Makes up to `count` pages spare that lie behind free extents whose work is over, from the
+    /// largest runs first.
+    pub(super) fn strip_idle(&mut self, count: u64) {
+        let mut asked = Asked::default();
+        let survey = self.survey_with(|arena, index, state| {
+            let done = |fence| asked.ask(&arena.fences, fence);
+            state == State::Free && arena.block(index).all_fences(done)
+        });
+        let mut givers = self.whole_pages(survey.idle_runs(None));
+        givers.sort_unstable_by_key(|giver| std::cmp::Reverse(giver.len()));
+        let movable = givers.into_iter().flat_map(Iterator::rev);
+        let movable = movable.filter(|&place| !self.pages.is_pinned(place));
+        let mut places: Vec<usize> = movable.take(count as usize).collect();
+        places.sort_unstable();
+        let mut claims = Claims::default();
+        match self.claim_givers(&survey, None, places.iter().copied(), &mut claims) {
+            Ok(true) => {
+                for place in places {
+                    let spare = self.pages.lift(place, Fence::NONE);
+                    self.pages.give_spare([spare]);
+                }
+                self.leave_holes(claims.givers);
+            }
+            // Free extents are the arena's own; only descriptors can be missing.
+            Ok(false) | Err(_) => self.unwind(claims),
+        }
+        self.scratch = survey;
+    }
+
+    /// The addresses of pages at ascending places, neighbours together.
+    pub(super) fn runs_of(&self, places: impl Iterator<Item = usize>) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for place in places {
+            let (start, end) = (self.pages.address_of(place), self.pages.address_of(place + 1));
+            match runs.last_mut() {
+                Some(run) if run.end == start => run.end = end,
+                _ => runs.push(start..end),
+            }
+        }
+        runs
+    }
+
+    /// Cuts these ranges, ascending, out of a claimed extent that holds them, and files what is left.
     /// Returns the pieces cut out, claimed; false with them when descriptors ran out.
-    pub(super) fn cut_out(&mut self, index: u32, mut places: &[usize]) -> (Vec<u32>, bool) {
+    pub(super) fn cut_out(&mut self, index: u32, ranges: &[Range<u64>]) -> (Vec<u32>, bool) {
         let mut pieces = Vec::new();
         let address = self.block(index).address();
-        while let Some(&last) = places.last() {
-            // The uppermost run of neighbouring pages.
-            let mut count = 1;
-            while count < places.len() && places[places.len() - 1 - count] + count == last {
-                count += 1;
-            }
-            places = &places[..places.len() - count];
-            let (start, end) =
-                (self.pages.address_of(last + 1 - count), self.pages.address_of(last + 1));
-            if end < address + self.block(index).size() {
-                let Some(above) = self.split(index, end - address) else {
+        // The uppermost first: `index` stays what lies below.
+        for range in ranges.iter().rev() {
+            if range.end < self.block(index).end() {
+                let Some(above) = self.split(index, range.end - address) else {
                     self.file(index, State::Free);
                     return (pieces, false);
                 };
                 self.file(above, State::Free);
             }
-            if start == address {
+            if range.start == address {
                 pieces.push(index);
                 return (pieces, true);
             }
-            let Some(run) = self.split(index, start - address) else {
+            let Some(piece) = self.split(index, range.start - address) else {
                 self.file(index, State::Free);
                 return (pieces, false);
             };
-            pieces.push(run);
+            pieces.push(piece);
         }
         self.file(index, State::Free);
         (pieces, true)
@@ -478,17 +274,16 @@ impl Arena {
 
     /// Makes `stream` wait for what is still done with claimed memory.
     fn wait_for_claims(&mut self, claims: &Claims, stream: StreamId, asked: &mut Asked) -> bool {
-        let resident = claims.parts.iter().filter(|part| !part.1).map(|part| part.0);
-        for index in resident.chain(claims.givers.iter().copied()) {
-            if !self.wait_for(index, stream) {
+        claims.resident().all(|index| {
+            let waits = self.wait_for(index, stream);
+            if !waits {
                 self.block(index).all_fences(|fence| {
                     asked.refuse(fence);
                     true
                 });
-                return false;
             }
-        }
-        true
+            waits
+        })
     }
 
     /// Gives claimed extents back as they were.
@@ -504,7 +299,7 @@ impl Arena {
 
     /// Brings the pages of a plan together behind the window. On an error every page is back at its
     /// home, or spare.
-    fn move_pages(&mut self, plan: &Plan, claims: &Claims, request: Request) -> DriverResult<()> {
+    fn move_pages(&mut self, plan: &Plan, over: bool, request: Request) -> DriverResult<()> {
         // Pages at home nowhere: new ones, and spare ones.
         let mut loose = self.pages.create(plan.fresh)?;
         let mut moves: Vec<Move> = Vec::with_capacity(plan.places.len());
@@ -518,25 +313,15 @@ impl Arena {
         loose.extend((0..plan.spare).map_while(|_| self.pages.take_spare()));
         let ours: Vec<PageId> = moves.iter().map(|to| to.page).chain(loose.clone()).collect();
 
-        // Those of the givers, each lifted with a fence that covers its giver's.
-        let stamp = self.fences.stamp(request.stream);
+        // Those of the givers, lifted with a fence that covers theirs.
+        let fence = if over { Fence::NONE } else { self.fences.stamp(request.stream) };
         let mut lifted: Vec<(usize, PageId)> = Vec::with_capacity(plan.takings.len());
-        for &index in &claims.givers {
-            let block = self.block(index);
-            let (address, bytes) = (block.address(), block.size());
-            let fence = if self.is_over(index) { Fence::NONE } else { stamp };
-            let first = self.pages.place_of(address);
-            for place in first..first + (bytes / self.pages.page_bytes()) as usize {
-                lifted.push((place, self.pages.lift(place, fence)));
-            }
-        }
-        let mut destined: Vec<(usize, usize)> =
-            plan.takings.iter().filter_map(|(_, t)| t.to.map(|to| (t.from, to))).collect();
-        destined.sort_unstable();
-        for &(from, page) in &lifted {
-            match destined.binary_search_by_key(&from, |pair| pair.0) {
-                Ok(at) => moves.push(Move { place: destined[at].1, page }),
-                Err(_) => loose.push(page),
+        for &Taking { from, to } in &plan.takings {
+            let page = self.pages.lift(from, fence);
+            lifted.push((from, page));
+            match to {
+                Some(place) => moves.push(Move { place, page }),
+                None => loose.push(page),
             }
         }
         let mut served: Vec<usize> = moves.iter().map(|to| to.place).collect();
@@ -567,19 +352,16 @@ impl Arena {
         &mut self,
         plan: &Plan,
         claims: Claims,
+        over: bool,
         request: Request,
     ) -> Result<(u32, Word), Denied> {
         // Whatever is still in flight on this memory, the stream runs after it.
-        let extents = claims.parts.iter().map(|part| part.0).chain(claims.givers.iter().copied());
-        let over = extents.into_iter().all(|index| self.is_over(index));
         let fences = if over {
             FenceSet::default()
         } else {
             FenceSet::of(self.fences.stamp(request.stream))
         };
-        for index in claims.givers {
-            self.leave_hole(index);
-        }
+        self.leave_holes(claims.givers);
         let mut base = claims.parts[0].0;
         let bytes = plan.places.len() as u64 * self.pages.page_bytes();
         *self.backed(base) += bytes;
@@ -605,25 +387,23 @@ impl Arena {
         self.hand_out(base, request, None)
     }
 
-    /// Files a claimed extent of whole pages as the hole that it has become.
-    pub(super) fn leave_hole(&mut self, index: u32) {
-        let bytes = self.block(index).size();
-        *self.backed(index) -= bytes;
-        self.block(index).set_fences(&FenceSet::default());
-        self.settle(index, State::Hole);
+    /// Files claimed extents, which together were whole pages, as the holes that they have become.
+    pub(super) fn leave_holes(&mut self, mut pieces: Vec<u32>) {
+        pieces.sort_unstable_by_key(|&index| self.block(index).address());
+        let mut pieces = pieces.into_iter().peekable();
+        while let Some(hole) = pieces.next() {
+            while let Some(next) = pieces.next_if(|&next| self.links[hole as usize].next == next) {
+                self.absorb_fresh(hole, next);
+            }
+            let bytes = self.block(hole).size();
+            *self.backed(hole) -= bytes;
+            self.block(hole).set_fences(&FenceSet::default());
+            self.settle(hole, State::Hole);
+        }
     }
 
     /// The bytes with memory behind them in an extent's region.
     fn backed(&mut self, index: u32) -> &mut u64 {
         &mut self.regions[usize::from(self.links[index as usize].region)].backed
     }
-}
-
-/// How far new pages are preferred to taking others'.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bound {
-    /// As long as little is held beyond the peak of what was live.
-    Budget,
-    /// Up to the limit.
-    Limit,
 }

@@ -6,6 +6,7 @@
 
 use crate::block::Word;
 use crate::config::Headroom;
+use std::ops::RangeInclusive;
 
 /// An extent that is idle or a hole, as a survey saw it.
 #[derive(Clone, Copy, Debug)]
@@ -53,23 +54,66 @@ impl Window {
 /// address order; those that are `Pending` belong to no window.
 pub(super) fn best_window(pieces: &[Piece], bytes: u64, page: u64) -> Option<Window> {
     let mut best = None;
-    let mut first = 0;
-    while first < pieces.len() {
-        if pieces[first].kind == Kind::Pending {
-            first += 1;
-            continue;
-        }
-        let mut last = first;
-        while let Some(next) = pieces.get(last + 1)
-            && next.kind != Kind::Pending
-            && next.address == pieces[last].end()
-        {
-            last += 1;
-        }
-        best_in_run(pieces, first, last, bytes, page, &mut best);
-        first = last + 1;
+    for run in runs(pieces) {
+        best_in_run(pieces, *run.start(), *run.end(), bytes, page, &mut best);
     }
     best
+}
+
+/// The window of `bytes` that leaves the most whole pages to others: it lies at one end of a run,
+/// where it may share a page with what is in use. When memory is nearly out, this one can be served
+/// where the one with the fewest missing pages cannot, since that covers pages which could be taken.
+pub(super) fn tightest_window(pieces: &[Piece], bytes: u64, page: u64) -> Option<Window> {
+    let mut best: Option<(u64, Window)> = None;
+    for run in runs(pieces) {
+        let (run_start, run_end) = (pieces[*run.start()].address, pieces[*run.end()].end());
+        if run_end - run_start < bytes {
+            continue;
+        }
+        for start in [run_start, run_end - bytes] {
+            let end = start + bytes;
+            // Pages that it touches, less those at the run's ends that are in use anyway.
+            let touched = start / page..end.div_ceil(page);
+            let free = run_start.div_ceil(page)..run_end / page;
+            let taken = touched.end.min(free.end).saturating_sub(touched.start.max(free.start));
+            if best.as_ref().is_some_and(|best| best.0 <= taken) {
+                continue;
+            }
+            let within = &pieces[run.clone()];
+            let first = run.start() + within.partition_point(|piece| piece.end() <= start);
+            let last = run.start() + within.partition_point(|piece| piece.address < end) - 1;
+            let missing =
+                pieces[first..=last].iter().map(|piece| missing_in(piece, start, end, page)).sum();
+            best = Some((taken, Window { start, end, first, last, missing }));
+        }
+    }
+    best.map(|best| best.1)
+}
+
+/// The runs of neighbouring pieces that are not `Pending`.
+fn runs(pieces: &[Piece]) -> impl Iterator<Item = RangeInclusive<usize>> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        while pieces.get(next)?.kind == Kind::Pending {
+            next += 1;
+        }
+        let first = next;
+        next += 1;
+        while let Some(piece) = pieces.get(next)
+            && piece.kind != Kind::Pending
+            && piece.address == pieces[next - 1].end()
+        {
+            next += 1;
+        }
+        Some(first..=next - 1)
+    })
+}
+
+/// Pages that a window needs within a piece.
+fn missing_in(piece: &Piece, start: u64, end: u64, page: u64) -> u64 {
+    let (start, end) = (start.max(piece.address), end.min(piece.end()));
+    let hole = piece.kind == Kind::Hole && start < end;
+    if hole { end.div_ceil(page) - start / page } else { 0 }
 }
 
 /// Considers every window that begins or ends with a piece of the run `pieces[first..=last]`.
@@ -85,11 +129,7 @@ fn best_in_run(
     if run_end - run_start < bytes {
         return;
     }
-    let pages_in = |piece: &Piece, start: u64, end: u64| {
-        let (start, end) = (start.max(piece.address), end.min(piece.end()));
-        let hole = piece.kind == Kind::Hole && start < end;
-        if hole { (end.next_multiple_of(page) - start / page * page) / page } else { 0 }
-    };
+    let pages_in = |piece: &Piece, start, end| missing_in(piece, start, end, page);
     let mut consider = |low: usize, high: usize, between: u64, start: u64| {
         let end = start + bytes;
         let missing = if low == high {
@@ -221,7 +261,39 @@ mod tests {
         Some(pages.len() as u64)
     }
 
+    /// Whole pages of a run that a window at `start` takes from others.
+    fn taken(pieces: &[Piece], start: u64, bytes: u64) -> u64 {
+        let idle = |at: u64| {
+            let piece = pieces.iter().find(|p| p.address <= at && at < p.end());
+            piece.is_some_and(|piece| piece.kind != Kind::Pending)
+        };
+        let pages = start / PAGE..(start + bytes).div_ceil(PAGE);
+        pages.filter(|page| (page * PAGE..(page + 1) * PAGE).all(idle)).count() as u64
+    }
+
     proptest! {
+        #[test]
+        fn no_other_window_takes_less_from_others(
+            spec in prop::collection::vec((0u8..4, 1u64..6, any::<bool>()), 1..12),
+            bytes in 1u64..60,
+        ) {
+            let pieces = build(&spec);
+            let end = pieces.last().unwrap().end();
+            let want = (0..end)
+                .filter(|&start| missing(&pieces, start, bytes).is_some())
+                .map(|start| taken(&pieces, start, bytes))
+                .min();
+            let found = tightest_window(&pieces, bytes, PAGE);
+            prop_assert_eq!(found.map(|w| taken(&pieces, w.start, bytes)), want);
+            if let Some(window) = found {
+                prop_assert_eq!(missing(&pieces, window.start, bytes), Some(window.missing));
+                prop_assert!(pieces[window.first].address <= window.start);
+                prop_assert!(window.start < pieces[window.first].end());
+                prop_assert!(pieces[window.last].address < window.end);
+                prop_assert!(window.end <= pieces[window.last].end());
+            }
+        }
+
         #[test]
         fn no_other_window_needs_less(
             spec in prop::collection::vec((0u8..4, 1u64..6, any::<bool>()), 1..12),

@@ -7,6 +7,7 @@ use millpond::{Buffer, Builder, DeviceId, Pool, Result, Stream};
 use millpond_simgpu::{Completion, Sim, Touch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A machine with GPUs, fresh for one case.
 pub trait Machine: Sync {
@@ -24,6 +25,13 @@ pub trait Machine: Sync {
 
     /// Whether work stays undone until `pass_time` or a host wait.
     fn holds_work(&self) -> bool;
+
+    /// Holds a stream up: the work that it was given is not done, whatever time passes, before
+    /// `let_go`.
+    fn hold(&self, stream: StreamHandle);
+
+    /// Lets a stream go on that was held up.
+    fn let_go(&self, stream: StreamHandle);
 
     /// What went wrong with the work so far; empty where nothing did.
     fn hazards(&self) -> Vec<String>;
@@ -80,6 +88,14 @@ impl Machine for Simulated {
         matches!(self.completion, Completion::Lag(lag) if lag > 0)
     }
 
+    fn hold(&self, stream: StreamHandle) {
+        self.sim.hang(stream.into()).unwrap();
+    }
+
+    fn let_go(&self, stream: StreamHandle) {
+        self.sim.unhang(stream.into()).unwrap();
+    }
+
     fn hazards(&self) -> Vec<String> {
         let mut found: Vec<String> = self.sim.hazards().iter().map(ToString::to_string).collect();
         found.extend((self.sim.device_faults() > 0).then(|| "work without memory".into()));
@@ -129,10 +145,15 @@ impl<M: Machine> Rig<M> {
         Self { machine, driver, page, raw, bytes, labels: AtomicU64::new(1) }
     }
 
-    /// A builder of a pool on the watched driver.
+    /// A builder of a pool on the watched driver, with the whole device as its capacity.
     pub fn builder(&self) -> Builder {
+        self.plain_builder().capacity(self.bytes)
+    }
+
+    /// The same without a capacity.
+    pub fn plain_builder(&self) -> Builder {
         let driver: Arc<dyn Driver> = Arc::<Watched>::clone(&self.driver);
-        Pool::builder_shared(driver).capacity(self.bytes)
+        Pool::builder_shared(driver)
     }
 
     pub fn pool(&self) -> Pool {
@@ -183,6 +204,31 @@ impl<M: Machine> Rig<M> {
         self.raw.record(before.device(), event, before.handle()).unwrap();
         self.raw.wait(after.device(), after.handle(), event).unwrap();
         self.raw.destroy_event(before.device(), event).unwrap();
+    }
+
+    /// Whether all that a stream has been given so far gets done, however long it takes.
+    pub fn gets_done(&self, stream: &Stream) -> bool {
+        let event = self.raw.create_event(stream.device()).unwrap();
+        self.raw.record(stream.device(), event, stream.handle()).unwrap();
+        let timeout = Duration::from_millis(50);
+        let done = self.raw.synchronize(stream.device(), event, timeout).unwrap();
+        self.raw.destroy_event(stream.device(), event).unwrap();
+        done
+    }
+
+    /// Calls so far that change what is mapped where, or take memory.
+    pub fn mapping_calls(&self) -> u64 {
+        ["create_page", "map", "set_access", "unmap", "release_page"]
+            .iter()
+            .map(|name| self.driver.calls(name))
+            .sum()
+    }
+
+    /// Lets the work of some streams get done where the pool can learn that it is: from events
+    /// that it recorded before, since it was told to order another stream after them.
+    pub fn settle(&self, streams: &[&Stream], other: &Stream) {
+        streams.iter().for_each(|stream| other.wait(stream).unwrap());
+        streams.iter().for_each(|stream| assert!(self.gets_done(stream)));
     }
 
     /// Reads a block on another stream than its own.

@@ -12,7 +12,11 @@ mod capacity;
 mod figures;
 mod lifetime;
 mod machine;
+mod pins;
+mod pressure;
 mod reuse;
+mod stitch;
+mod strand;
 mod streams;
 mod threads;
 mod uses;
@@ -49,6 +53,18 @@ macro_rules! suite {
                     scattered_pages_are_gathered, the_driver_runs_out_first,
                     trim_gives_back_what_is_idle, trim_keeps_to_targets_between_pages,
                     no_memory_at_all;
+                stitch: pages_move_under_work_in_flight, pages_go_there_and_back,
+                    old_mappings_give_way_when_they_may, tails_of_pages_are_used,
+                    a_window_may_end_inside_a_page, a_window_may_start_inside_a_page,
+                    pages_move_all_the_time;
+                pins: pinned_memory_stays_where_it_is, windows_may_include_pinned_memory,
+                    pins_add_up, only_live_blocks_are_pinned, a_pin_keeps_its_pool_open;
+                pressure: no_headroom, a_share_of_headroom, headroom_without_bound,
+                    automatic_headroom, watermarks, watermarks_leave_work_in_flight_alone,
+                    a_callback_makes_room, a_callback_may_allocate, the_report_names_streams,
+                    a_share_of_the_device;
+                strand: idle_streams_strand_nothing, ten_thousand_streams,
+                    a_stuck_stream_holds_up_nobody, memory_of_a_stuck_stream_comes_back;
                 lifetime: buffers_outlive_stream_and_pool,
                     buffers_outlive_the_pool_on_their_thread, dropped_by_a_stranger,
                     dropped_by_many_at_once, threads_leave_nothing_behind,

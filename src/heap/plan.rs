@@ -1,0 +1,311 @@
+//! What a request that fits nowhere could be served from: a survey of all extents, the window chosen
+//! in it, and the pages for that window's holes. Looks at everything and changes nothing.
+
+use super::arena::{Arena, LARGE, Request, SMALL};
+use super::fit::Effort;
+use super::pages::PageId;
+use super::window::{Kind, Piece, Window, best_window, tightest_window};
+use crate::block::State;
+use crate::fence::Asked;
+use std::ops::Range;
+
+/// What a walk over all extents saw.
+#[derive(Default)]
+pub(super) struct Survey {
+    /// Idle extents and holes in address order, the small region's first.
+    pub pieces: Vec<Piece>,
+    /// Where the large region's begin.
+    large: usize,
+    /// Granted bytes of live blocks.
+    pub live: u64,
+    /// Idle bytes that wait for other streams.
+    pending: u64,
+}
+
+impl Survey {
+    fn of_region(&self, region: u8) -> Range<usize> {
+        if region == SMALL { 0..self.large } else { self.large..self.pieces.len() }
+    }
+
+    /// Takes the page at `address` out of a hole. Returns how many pieces there are more.
+    fn close(&mut self, at: usize, address: u64, page: u64) -> usize {
+        let hole = self.pieces[at];
+        let end = address + page;
+        let parts = [
+            Piece { bytes: address - hole.address, ..hole },
+            Piece { address, bytes: page, kind: Kind::Pending, ..hole },
+            Piece { address: end, bytes: hole.end() - end, ..hole },
+        ];
+        let before = self.pieces.len();
+        self.pieces.splice(at..=at, parts.into_iter().filter(|part| part.bytes > 0));
+        self.pieces.len() - before
+    }
+
+    /// The addresses of a usable piece that a window, if there is one, leaves alone.
+    pub fn outside(&self, window: Option<&Window>, at: usize) -> Range<u64> {
+        let piece = &self.pieces[at];
+        match window {
+            _ if piece.kind != Kind::Usable => 0..0,
+            Some(window) if (window.first..=window.last).contains(&at) => match at {
+                // A window in one piece needs no pages.
+                _ if window.first == window.last => 0..0,
+                _ if at == window.first => piece.address..window.start,
+                _ if at == window.last => window.end..piece.end(),
+                _ => 0..0,
+            },
+            _ => piece.address..piece.end(),
+        }
+    }
+
+    /// The addresses of neighbouring usable pieces outside a window, by address.
+    pub fn idle_runs(&self, window: Option<&Window>) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for at in 0..self.pieces.len() {
+            let piece = self.outside(window, at);
+            match runs.last_mut() {
+                _ if piece.is_empty() => {}
+                Some(run) if run.end == piece.start && at != self.large => run.end = piece.end,
+                _ => runs.push(piece),
+            }
+        }
+        runs
+    }
+}
+
+/// A page to be taken from behind idle extents.
+#[derive(Clone, Copy)]
+pub(super) struct Taking {
+    /// Its place.
+    pub from: usize,
+    /// Where it is mapped already, if that is why it was chosen.
+    pub to: Option<usize>,
+}
+
+/// How a request is to be served.
+pub(super) struct Plan {
+    pub window: Window,
+    /// Places in the window that need a page, ascending, and the spare page with a mapping there.
+    pub places: Vec<(usize, Option<PageId>)>,
+    /// Pages to take, by ascending place.
+    pub takings: Vec<Taking>,
+    /// Further spare pages to use.
+    pub spare: u64,
+    /// Pages to take from the driver.
+    pub fresh: u64,
+}
+
+/// How far new pages are preferred to taking others'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// As long as little is held beyond the peak of what was live.
+    Budget,
+    /// Up to the limit.
+    Limit,
+}
+
+impl Arena {
+    /// Looks at every extent: what is idle and usable for a request with this effort.
+    pub(super) fn survey(&mut self, request: Request, effort: Effort, asked: &mut Asked) -> Survey {
+        self.survey_with(|arena, index, state| {
+            (effort > Effort::Uncached || state == State::Free)
+                && arena.usable(index, request.stream, effort, asked)
+        })
+    }
+
+    /// Looks at every extent: what is idle, and usable as `usable` says.
+    pub(super) fn survey_with(
+        &mut self,
+        mut usable: impl FnMut(&Self, u32, State) -> bool,
+    ) -> Survey {
+        let mut survey = std::mem::take(&mut self.scratch);
+        survey.pieces.clear();
+        survey.live = 0;
+        survey.pending = 0;
+        for region in [SMALL, LARGE] {
+            if region == LARGE {
+                survey.large = survey.pieces.len();
+            }
+            let mut index = self.regions[usize::from(region)].first;
+            while index != 0 {
+                let block = self.block(index);
+                // The word before the fences: the claim is for what was looked at, or fails.
+                let seen = block.word();
+                let (address, bytes) = (block.address(), block.size());
+                let kind = match seen.state() {
+                    State::Hole => Some(Kind::Hole),
+                    state @ (State::Free | State::Cached) => {
+                        let usable = usable(self, index, state);
+                        survey.pending += if usable { 0 } else { bytes };
+                        Some(if usable { Kind::Usable } else { Kind::Pending })
+                    }
+                    State::Live | State::Claimed => {
+                        survey.live += bytes;
+                        None
+                    }
+                    State::Spare => None,
+                };
+                if let Some(kind) = kind {
+                    survey.pieces.push(Piece { index, seen, address, bytes, kind });
+                }
+                index = self.links[index as usize].next;
+            }
+        }
+        survey
+    }
+
+    /// Chooses the window and where its pages come from.
+    pub(super) fn plan(
+        &self,
+        survey: &mut Survey,
+        region: u8,
+        request: Request,
+        effort: Effort,
+        bound: Bound,
+        asked: &mut Asked,
+    ) -> Option<Plan> {
+        let plan = self.plan_with(best_window, survey, region, request, effort, bound, asked);
+        match bound {
+            Bound::Limit if plan.is_none() => {
+                self.plan_with(tightest_window, survey, region, request, effort, bound, asked)
+            }
+            _ => plan,
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "`plan`, with the window's choice")]
+    fn plan_with(
+        &self,
+        choose: impl Fn(&[Piece], u64, u64) -> Option<Window>,
+        survey: &mut Survey,
+        region: u8,
+        request: Request,
+        effort: Effort,
+        bound: Bound,
+        asked: &mut Asked,
+    ) -> Option<Plan> {
+        let page = self.pages.page_bytes();
+        let mut range = survey.of_region(region);
+        let (window, places) = loop {
+            let mut window = choose(&survey.pieces[range.clone()], request.bytes, page)?;
+            window.first += range.start;
+            window.last += range.start;
+            match self.places_of(survey, &window, effort, asked) {
+                Ok(places) => break (window, places),
+                Err((piece, place)) => {
+                    let added = survey.close(piece, self.pages.address_of(place), page);
+                    range.end += added;
+                    if region == SMALL {
+                        survey.large += added;
+                    }
+                }
+            }
+        };
+
+        let mut plan = Plan { window, places: Vec::new(), takings: Vec::new(), spare: 0, fresh: 0 };
+        if places.is_empty() {
+            return Some(plan);
+        }
+        let runs = survey.idle_runs(Some(&window));
+        let mut open = 0;
+        // A page may have mappings at several of these places: it serves the first.
+        let mut used: Vec<PageId> = Vec::new();
+        for to in places {
+            let mut known = None;
+            let dormant = self.pages.dormant(to).filter(|(page, _)| !used.contains(page));
+            used.extend(dormant.map(|(page, _)| page));
+            match dormant {
+                Some((page, None)) => known = Some(page),
+                Some((_, Some(from))) if self.can_be_taken(&runs, from) => {
+                    plan.takings.push(Taking { from, to: Some(to) });
+                }
+                _ => open += 1,
+            }
+            plan.places.push((to, known));
+        }
+        let known = plan.places.iter().filter(|place| place.1.is_some()).count() as u64;
+        plan.spare = open.min(self.pages.spare() - known);
+        open -= plan.spare;
+        let peak = self.peak_live.max(survey.live + request.bytes);
+        plan.fresh = open.min(self.pages.room(self.budget(region, peak, survey.pending)));
+        open -= plan.fresh;
+        if open > 0 {
+            open = self.choose_givers(runs, &mut plan, open);
+        }
+        if open > 0 {
+            plan.fresh += open;
+            if bound == Bound::Budget || plan.fresh > self.pages.room(self.pages.limit()) {
+                return None;
+            }
+        }
+        plan.takings.sort_unstable_by_key(|taking| taking.from);
+        Some(plan)
+    }
+
+    /// The places in a window that need a page; or a place that cannot get one yet, since work in
+    /// flight may use an old mapping there, and its piece.
+    fn places_of(
+        &self,
+        survey: &Survey,
+        window: &Window,
+        effort: Effort,
+        asked: &mut Asked,
+    ) -> Result<Vec<usize>, (usize, usize)> {
+        let page = self.pages.page_bytes();
+        let mut places = Vec::with_capacity(window.missing as usize);
+        for at in window.first..=window.last {
+            let piece = &survey.pieces[at];
+            if piece.kind != Kind::Hole {
+                continue;
+            }
+            let start = piece.address.max(window.start / page * page);
+            let end = piece.end().min(window.end.next_multiple_of(page));
+            for place in self.pages.place_of(start)..self.pages.place_of(end - 1) + 1 {
+                if let Some(fence) = self.pages.in_the_way(place)
+                    && !self.fences.completed(fence)
+                    && (effort < Effort::Ask || !asked.ask(&self.fences, fence))
+                {
+                    return Err((at, place));
+                }
+                places.push(place);
+            }
+        }
+        Ok(places)
+    }
+
+    /// Whether the page at home at `place` lies behind one of these idle runs, and may move.
+    fn can_be_taken(&self, runs: &[Range<u64>], place: usize) -> bool {
+        let address = self.pages.address_of(place);
+        let next = runs.partition_point(|run| run.start <= address);
+        next.checked_sub(1).is_some_and(|at| address + self.pages.page_bytes() <= runs[at].end)
+            && !self.pages.is_pinned(place)
+    }
+
+    /// The places of the whole pages in these runs.
+    pub(super) fn whole_pages(&self, runs: Vec<Range<u64>>) -> Vec<Range<usize>> {
+        let page = self.pages.page_bytes();
+        runs.into_iter()
+            .map(|run| run.start.next_multiple_of(page)..run.end / page * page)
+            .filter(|whole| whole.start < whole.end)
+            .map(|whole| self.pages.place_of(whole.start)..self.pages.place_of(whole.end))
+            .collect()
+    }
+
+    /// Chooses `count` pages to take: from the smallest idle runs first, so that fragments come
+    /// together, and from their upper ends. Returns how many there are too few.
+    fn choose_givers(&self, runs: Vec<Range<u64>>, plan: &mut Plan, count: u64) -> u64 {
+        let mut givers = self.whole_pages(runs);
+        givers.sort_unstable_by_key(|giver| (giver.len(), giver.start));
+        // Some may have been chosen for the places where they are mapped.
+        let mut chosen: Vec<usize> = plan.takings.iter().map(|taking| taking.from).collect();
+        chosen.sort_unstable();
+        let free = givers.into_iter().flat_map(Iterator::rev);
+        let free = free.filter(|from| chosen.binary_search(from).is_err());
+        let before = plan.takings.len();
+        plan.takings.extend(
+            free.filter(|&from| !self.pages.is_pinned(from))
+                .take(count as usize)
+                .map(|from| Taking { from, to: None }),
+        );
+        count - (plan.takings.len() - before) as u64
+    }
+}
