@@ -95,7 +95,7 @@ pub struct OutOfMemory {
     pub limit: u64,
     /// Bytes of extents that nobody holds.
     pub free: u64,
-    /// Those of the free bytes that lie in caches.
+    /// Those of the free bytes that lay in caches before everything was claimed for the request.
     pub cached: u64,
     /// The largest free extent.
     pub largest_free: u64,

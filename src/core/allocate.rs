@@ -208,7 +208,10 @@ impl Core {
             // Without the arena's lock: the callback may free, and allocate elsewhere.
             match &self.rescue {
                 Some(rescue) if rescue.0(&report) => device.gauge.count(Rung::Callback),
-                _ => return Err(Error::OutOfMemory(Box::new(report))),
+                _ => {
+                    device.gauge.count(Rung::Refused);
+                    return Err(Error::OutOfMemory(Box::new(report)));
+                }
             }
         }
     }

@@ -193,10 +193,9 @@ impl Pages {
         Some(at.fence)
     }
 
-    /// The fences of all dormant mappings that work in flight may use.
-    pub fn in_the_way_anywhere(&self) -> impl Iterator<Item = Fence> {
-        let fences = self.places.iter().map(|at| at.fence);
-        fences.filter(|fence| !fence.is_none())
+    /// The places with dormant mappings that work in flight may use, ascending.
+    pub fn places_in_the_way(&self) -> impl Iterator<Item = usize> {
+        (0..self.places.len()).filter(|&place| self.in_the_way(place).is_some())
     }
 
     /// Takes a spare page.

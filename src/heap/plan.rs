@@ -3,7 +3,7 @@
 
 use super::arena::{Arena, LARGE, Request, SMALL};
 use super::fit::Effort;
-use super::pages::PageId;
+use super::pages::{PageId, Pages};
 use super::window::{Kind, Piece, Window, best_window, tightest_window};
 use crate::block::State;
 use crate::fence::Asked;
@@ -27,18 +27,36 @@ impl Survey {
         if region == SMALL { 0..self.large } else { self.large..self.pieces.len() }
     }
 
-    /// Takes the page at `address` out of a hole. Returns how many pieces there are more.
-    fn close(&mut self, at: usize, address: u64, page: u64) -> usize {
-        let hole = self.pieces[at];
-        let end = address + page;
-        let parts = [
-            Piece { bytes: address - hole.address, ..hole },
-            Piece { address, bytes: page, kind: Kind::Pending, ..hole },
-            Piece { address: end, bytes: hole.end() - end, ..hole },
-        ];
-        let before = self.pieces.len();
-        self.pieces.splice(at..=at, parts.into_iter().filter(|part| part.bytes > 0));
-        self.pieces.len() - before
+    /// Takes the pages at `places`, ascending, out of a region's holes.
+    fn close(&mut self, region: u8, places: &[usize], pages: &Pages) {
+        let range = self.of_region(region);
+        let before = self.pieces.split_off(range.start);
+        let (within, after) = before.split_at(range.len());
+        let page = pages.page_bytes();
+        let mut places = places.iter().map(|&place| pages.address_of(place)).peekable();
+        for piece in within {
+            let mut rest = *piece;
+            while places.next_if(|&address| address < rest.address).is_some() {}
+            while let Some(address) = places.next_if(|&address| address < piece.end()) {
+                if piece.kind != Kind::Hole {
+                    continue;
+                }
+                let end = address + page;
+                let parts = [
+                    Piece { bytes: address - rest.address, ..rest },
+                    Piece { address, bytes: page, kind: Kind::Pending, ..rest },
+                ];
+                self.pieces.extend(parts.into_iter().filter(|part| part.bytes > 0));
+                rest = Piece { address: end, bytes: piece.end() - end, ..rest };
+            }
+            if rest.bytes > 0 {
+                self.pieces.push(rest);
+            }
+        }
+        if region == SMALL {
+            self.large = self.pieces.len();
+        }
+        self.pieces.extend_from_slice(after);
     }
 
     /// The addresses of a usable piece that a window, if there is one, leaves alone.
@@ -184,44 +202,24 @@ impl Arena {
         asked: &mut Asked,
     ) -> Option<Plan> {
         let page = self.pages.page_bytes();
-        let mut range = survey.of_region(region);
-        let (window, places) = loop {
+        let mut swept = false;
+        let (mut plan, runs, mut open) = loop {
+            let range = survey.of_region(region);
             let mut window = choose(&survey.pieces[range.clone()], request.bytes, page)?;
             window.first += range.start;
             window.last += range.start;
-            match self.places_of(survey, &window, effort, asked) {
-                Ok(places) => break (window, places),
-                Err((piece, place)) => {
-                    let added = survey.close(piece, self.pages.address_of(place), page);
-                    range.end += added;
-                    if region == SMALL {
-                        survey.large += added;
-                    }
+            let runs = survey.idle_runs(Some(&window));
+            match self.assign(survey, window, &runs, effort, asked) {
+                Ok((plan, open)) => break (plan, runs, open),
+                // All such places at once, the first time: there may be many.
+                Err(_) if !swept => {
+                    swept = true;
+                    let closed = self.closed_places(survey, effort, asked);
+                    survey.close(region, &closed, &self.pages);
                 }
+                Err(place) => survey.close(region, &[place], &self.pages),
             }
         };
-
-        let mut plan = Plan { window, places: Vec::new(), takings: Vec::new(), spare: 0, fresh: 0 };
-        if places.is_empty() {
-            return Some(plan);
-        }
-        let runs = survey.idle_runs(Some(&window));
-        let mut open = 0;
-        // A page may have mappings at several of these places: it serves the first.
-        let mut used: Vec<PageId> = Vec::new();
-        for to in places {
-            let mut known = None;
-            let dormant = self.pages.dormant(to).filter(|(page, _)| !used.contains(page));
-            used.extend(dormant.map(|(page, _)| page));
-            match dormant {
-                Some((page, None)) => known = Some(page),
-                Some((_, Some(from))) if self.can_be_taken(&runs, from) => {
-                    plan.takings.push(Taking { from, to: Some(to) });
-                }
-                _ => open += 1,
-            }
-            plan.places.push((to, known));
-        }
         let known = plan.places.iter().filter(|place| place.1.is_some()).count() as u64;
         plan.spare = open.min(self.pages.spare() - known);
         open -= plan.spare;
@@ -241,35 +239,65 @@ impl Arena {
         Some(plan)
     }
 
-    /// The places in a window that need a page; or a place that cannot get one yet, since work in
-    /// flight may use an old mapping there, and its piece.
-    fn places_of(
+    /// The places in a window that need a page, those that have one of their own to come back, and how
+    /// many do not. An error is a place that cannot get a page yet.
+    fn assign(
         &self,
         survey: &Survey,
-        window: &Window,
+        window: Window,
+        runs: &[Range<u64>],
         effort: Effort,
         asked: &mut Asked,
-    ) -> Result<Vec<usize>, (usize, usize)> {
+    ) -> Result<(Plan, u64), usize> {
         let page = self.pages.page_bytes();
-        let mut places = Vec::with_capacity(window.missing as usize);
-        for at in window.first..=window.last {
-            let piece = &survey.pieces[at];
+        let mut plan = Plan { window, places: Vec::new(), takings: Vec::new(), spare: 0, fresh: 0 };
+        let mut open = 0;
+        // A page may have mappings at several of these places: it serves the first.
+        let mut used: Vec<PageId> = Vec::new();
+        for piece in &survey.pieces[window.first..=window.last] {
             if piece.kind != Kind::Hole {
                 continue;
             }
             let start = piece.address.max(window.start / page * page);
             let end = piece.end().min(window.end.next_multiple_of(page));
-            for place in self.pages.place_of(start)..self.pages.place_of(end - 1) + 1 {
-                if let Some(fence) = self.pages.in_the_way(place)
-                    && !self.fences.completed(fence)
-                    && (effort < Effort::Ask || !asked.ask(&self.fences, fence))
-                {
-                    return Err((at, place));
+            for to in self.pages.place_of(start)..self.pages.place_of(end - 1) + 1 {
+                let dormant = self.pages.dormant(to).filter(|(page, _)| !used.contains(page));
+                let mut known = None;
+                match dormant {
+                    Some((page, None)) => known = Some(page),
+                    Some((_, Some(from))) if self.can_be_taken(runs, from) => {
+                        plan.takings.push(Taking { from, to: Some(to) });
+                    }
+                    _ if self.is_closed(to, effort, asked) => return Err(to),
+                    _ => open += 1,
                 }
-                places.push(place);
+                used.extend(dormant.map(|(page, _)| page));
+                plan.places.push((to, known));
             }
         }
-        Ok(places)
+        Ok((plan, open))
+    }
+
+    /// Whether work in flight may use an old mapping at a place, so that it cannot get another page.
+    fn is_closed(&self, place: usize, effort: Effort, asked: &mut Asked) -> bool {
+        self.pages.in_the_way(place).is_some_and(|fence| {
+            !self.fences.completed(fence)
+                && (effort < Effort::Ask || !asked.ask(&self.fences, fence))
+        })
+    }
+
+    /// All places in holes that cannot get a page, except those whose own page may come back.
+    fn closed_places(&self, survey: &Survey, effort: Effort, asked: &mut Asked) -> Vec<usize> {
+        let runs = survey.idle_runs(None);
+        let comes_back = |place| match self.pages.dormant(place) {
+            Some((_, Some(home))) => self.can_be_taken(&runs, home),
+            Some((_, None)) => true,
+            None => false,
+        };
+        let in_the_way = self.pages.places_in_the_way();
+        in_the_way
+            .filter(|&place| !comes_back(place) && self.is_closed(place, effort, asked))
+            .collect()
     }
 
     /// Whether the page at home at `place` lies behind one of these idle runs, and may move.

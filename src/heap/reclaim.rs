@@ -7,6 +7,7 @@ use super::arena::{Arena, Denied, LARGE, Request, SMALL};
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::plan::Bound;
+use super::shortage::Shortage;
 use crate::block::{Fence, State, Word};
 use crate::config::Reuse;
 use crate::driver::DriverResult;
@@ -28,6 +29,8 @@ impl Arena {
         request: Request,
     ) -> Result<(u32, Word), Denied> {
         let deadline = Instant::now() + self.settings.host_wait;
+        // As it was when the request came: what follows leaves nothing in caches.
+        let cached = self.cached_bytes();
         loop {
             // The first attempt may learn that work is over, which the second makes use of.
             for _ in 0..2 {
@@ -38,11 +41,10 @@ impl Arena {
                 }
             }
             if !self.wait_for_oldest(deadline) {
-                self.pages.gauge().count(Rung::Refused);
                 // What was taken in vain is not kept from others; what the driver does not take
                 // back stays spare.
                 let _ = self.pages.release_spare(u64::MAX);
-                return Err(Denied::OutOfMemory(Box::new(self.shortage())));
+                return Err(Denied::OutOfMemory(Box::new(Shortage { cached, ..self.shortage() })));
             }
             self.pages.gauge().count(Rung::HostWait);
         }
@@ -90,9 +92,11 @@ impl Arena {
             }
         });
         // Old mappings keep places from getting pages.
-        self.pages.in_the_way_anywhere().for_each(|fence| {
-            consider(fence);
-        });
+        self.pages.places_in_the_way().filter_map(|place| self.pages.in_the_way(place)).for_each(
+            |fence| {
+                consider(fence);
+            },
+        );
         oldest
     }
 

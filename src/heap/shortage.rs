@@ -31,7 +31,18 @@ fn add(to: &mut Vec<StreamBytes>, stream: StreamId, bytes: u64) {
 }
 
 impl Arena {
-    /// Looks at every extent.
+    /// Idle bytes that caches may still find.
+    pub(super) fn cached_bytes(&self) -> u64 {
+        let mut cached = 0;
+        self.for_each_extent(|_, block| {
+            if block.word().state() == State::Cached {
+                cached += block.size();
+            }
+        });
+        cached
+    }
+
+    /// Looks at every extent. What is cached is for the caller to say.
     pub(super) fn shortage(&self) -> Shortage {
         let mut shortage = Shortage { free: self.pages.spare_bytes(), ..Shortage::default() };
         self.for_each_extent(|_, block| {
@@ -44,9 +55,6 @@ impl Arena {
                 State::Free | State::Cached => {
                     shortage.free += bytes;
                     shortage.largest_free = shortage.largest_free.max(bytes);
-                    if state == State::Cached {
-                        shortage.cached += bytes;
-                    }
                     let mut pending = false;
                     block.all_fences(|fence: Fence| {
                         if !self.fences.completed(fence) {

@@ -207,8 +207,13 @@ impl Arena {
     pub(super) fn strip_idle(&mut self, count: u64) {
         let mut asked = Asked::default();
         let survey = self.survey_with(|arena, index, state| {
-            let done = |fence| asked.ask(&arena.fences, fence);
-            state == State::Free && arena.block(index).all_fences(done)
+            // Asks about each stream, so that the next attempt may find them all done.
+            let mut done = true;
+            arena.block(index).all_fences(|fence| {
+                done &= asked.ask(&arena.fences, fence);
+                true
+            });
+            state == State::Free && done
         });
         let mut givers = self.whole_pages(survey.idle_runs(None));
         givers.sort_unstable_by_key(|giver| std::cmp::Reverse(giver.len()));

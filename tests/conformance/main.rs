@@ -54,6 +54,7 @@ macro_rules! suite {
                     trim_gives_back_what_is_idle, trim_keeps_to_targets_between_pages,
                     no_memory_at_all;
                 stitch: pages_move_under_work_in_flight, pages_go_there_and_back,
+                    pages_come_back_while_work_is_in_flight,
                     old_mappings_give_way_when_they_may, tails_of_pages_are_used,
                     a_window_may_end_inside_a_page, a_window_may_start_inside_a_page,
                     pages_move_all_the_time;

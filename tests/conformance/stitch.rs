@@ -264,3 +264,28 @@ pub fn pages_move_all_the_time<M: Machine>(make: impl Fn(u16, u64) -> M) {
         rig.done(pool);
     }
 }
+
+/// A host that runs ahead maps no more than one that waits: pages come home through the mappings
+/// they have, whatever is still in flight.
+pub fn pages_come_back_while_work_is_in_flight<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let rig = Rig::new(make, 1, 16 * UNIT);
+    let pool = rig.pool();
+    let s = pool.stream(D0).unwrap();
+    let guard = row(&rig, &s, &MIXED).pop().flatten();
+    let mut first = 0;
+    for round in 0..6 {
+        let mut held = row(&rig, &s, &MIXED[..7]);
+        free_some(&rig, &s, &mut held, &ONES);
+        let gathered = rig.get(&s, 4 * UNIT);
+        free_some(&rig, &s, &mut held, &THREES);
+        rig.free(&s, gathered);
+        let all = rig.get(&s, 13 * UNIT);
+        rig.free(&s, all);
+        if round == 0 {
+            first = rig.mapping_calls();
+        }
+    }
+    assert_eq!(rig.mapping_calls(), first);
+    drop((guard, s));
+    rig.done(pool);
+}

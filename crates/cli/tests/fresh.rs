@@ -35,12 +35,12 @@ fn overhead(report: &Value) -> f64 {
 /// A model whose weights live through all steps, and whose activations live from one step into the
 /// next; a second stream copies some of them.
 fn training(steps: u64) -> String {
-    let mut text = String::from("a 1 0 0 9437184\nu 1 1\na 2 0 1 700\n");
+    let mut text = String::from("a 1 0 0 94371840\nu 1 1\na 2 0 1 700\n");
     for step in 0..steps {
         let _ = writeln!(text, "m step {step}");
         for part in 1..=6 {
             let id = 10 * (step + 1) + part;
-            let _ = writeln!(text, "a {id} 0 0 {}", part * 300_000);
+            let _ = writeln!(text, "a {id} 0 0 {}", part * 3_000_000);
             if part % 2 == 0 {
                 let _ = writeln!(text, "w 0 1 0\nu {id} 1");
             }
