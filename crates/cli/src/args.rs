@@ -3,7 +3,7 @@
 use crate::size::{Bytes, factor};
 use crate::stress::StressArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use millpond::Reuse;
+use millpond::{Headroom, Reuse};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -45,6 +45,15 @@ pub(crate) struct ReplayArgs {
     /// it a device has 80 GiB, and the pool holds little more than it needs
     #[arg(long, value_name = "8GiB|1.02x")]
     pub capacity: Option<Capacity>,
+
+    /// How much more than the most that was ever live may be held while idle pages could be moved:
+    /// a share of it, or "unbounded"; unbounded where a capacity is set, else under one per cent
+    #[arg(long, value_name = "0.02|unbounded")]
+    pub headroom: Option<HeadroomArg>,
+
+    /// The size of a page, in which memory is taken from the driver and moved; 2 MiB without it
+    #[arg(long, value_name = "4MiB")]
+    pub page: Option<Bytes>,
 
     /// An event completes so many trace operations after its record
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -129,6 +138,22 @@ impl From<ReuseName> for Reuse {
     }
 }
 
+/// [`Headroom`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct HeadroomArg(pub Headroom);
+
+impl FromStr for HeadroomArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "unbounded" {
+            return Ok(Self(Headroom::Unbounded));
+        }
+        let share = factor(text).map(|share| Self(Headroom::Share(share)));
+        share.ok_or_else(|| "expected a share as in 0.02, or \"unbounded\"".to_owned())
+    }
+}
+
 /// How much of each device a pool may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Capacity {
@@ -159,6 +184,15 @@ mod tests {
     #[test]
     fn the_parser_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn reads_headroom() {
+        assert_eq!("unbounded".parse(), Ok(HeadroomArg(Headroom::Unbounded)));
+        assert_eq!("0.02".parse(), Ok(HeadroomArg(Headroom::Share(0.02))));
+        for bad in ["", "none", "-1", "2%", "1e3", "0.1.2"] {
+            assert!(bad.parse::<HeadroomArg>().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -47,6 +47,12 @@ impl Machine {
             .build()?;
         let driver = Arc::new(CountingDriver::new(SimDriver::new(sim.clone())));
         let mut builder = Pool::builder_shared(driver.clone()).reuse(args.reuse.into());
+        if let Some(headroom) = args.headroom {
+            builder = builder.headroom(headroom.0);
+        }
+        if let Some(page) = args.page {
+            builder = builder.page_bytes(page.0);
+        }
         for (device, &limit) in (0..).zip(&limits).filter(|_| args.capacity.is_some()) {
             builder = builder.device_capacity(DeviceId(device), limit);
         }
