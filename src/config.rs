@@ -13,7 +13,9 @@ pub enum Reuse {
     SameStream,
     /// Once the freeing streams' work has completed. Asks the driver; inserts no waits.
     Completed,
-    /// Also earlier, the new stream waiting for the old one.
+    /// Also earlier, the new stream waiting for the old one, where no other memory is to be had
+    /// within the [`Headroom`]. A stream that hangs then holds up those that were made to wait for
+    /// it; with [`Headroom::Unbounded`] that comes only once the capacity is reached.
     #[default]
     Wait,
 }

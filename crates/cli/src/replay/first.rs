@@ -2,7 +2,7 @@
 
 use super::calls::Reading;
 use super::crew::{Answer, Stage};
-use super::record::{Cold, CrossStream, DeviceRecord, Hits, Record};
+use super::record::{Cold, CrossStream, DeviceRecord, Hits, Ladder, Record};
 use super::timing::{Samples, empty_ns};
 use crate::args::ReplayArgs;
 use millpond::Stats;
@@ -63,6 +63,7 @@ impl First {
             steady_driver_ns_per_step: half.map(|half| half.driver_ns as f64 / steps),
             worst_driver_ns_per_step: worst,
             cross_stream: cross_stream(&stats, whole.calls.stream_wait),
+            ladder: Ladder::of(&stats),
             hits: Hits {
                 thread: stats.hits.thread,
                 stream: stats.hits.stream,

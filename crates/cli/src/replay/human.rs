@@ -1,6 +1,6 @@
 //! Figures for people: all of them for one trace, a line a trace for several.
 
-use super::record::{DeviceRecord, Hits, Record};
+use super::record::{DeviceRecord, Hits, Ladder, Record};
 use super::timing::Distribution;
 use crate::output;
 use crate::size::Bytes;
@@ -55,6 +55,7 @@ fn facts(record: &Record) -> Vec<(&'static str, String)> {
         ("first replay: ns per free", times(record.cold.free_ns)),
         ("later replays: ns per operation", number(warm, 1)),
         ("hits: thread, stream, shard, heap", shares(record.hits)),
+        ("heap: fitted, after asking, new pages, moved, waited", rungs(record.ladder)),
         ("waits inserted between streams", record.cross_stream.waits.to_string()),
         ("driver calls: memory, events, host waits", {
             format!("{}, {}, {}", calls.memory(), calls.events(), calls.sync)
@@ -157,6 +158,12 @@ fn times(times: Option<Distribution>) -> String {
     times.map_or_else(nothing, |Distribution { mean, p50, p99, max }| {
         format!("mean {mean:.0}, half {p50}, 99 % {p99}, most {max}")
     })
+}
+
+/// Requests by the way the heap served them.
+fn rungs(ladder: Ladder) -> String {
+    let Ladder { fitted, completed, created, moved, waited, .. } = ladder;
+    format!("{fitted} / {completed} / {created} / {moved} / {waited}")
 }
 
 fn shares(Hits { thread, stream, shard, heap }: Hits) -> String {

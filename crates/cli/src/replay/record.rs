@@ -2,6 +2,7 @@
 
 use super::timing::Distribution;
 use crate::driver_calls::DriverCalls;
+use millpond::Stats;
 use serde::Serialize;
 
 /// One trace's figures. Memory, hits and driver calls are those of the first replay up to the
@@ -37,6 +38,7 @@ pub(super) struct Record {
     pub worst_driver_ns_per_step: Option<u64>,
     pub cross_stream: CrossStream,
     pub hits: Hits,
+    pub ladder: Ladder,
     /// With `--oracle`: of all replays.
     pub hazards: Option<u64>,
     pub bookkeeping_bytes: u64,
@@ -114,6 +116,38 @@ pub(super) struct Hits {
     pub stream: u64,
     pub shard: u64,
     pub heap: u64,
+}
+
+/// How the heap served what it was asked for, least harm first; sums over devices.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Ladder {
+    pub fitted: u64,
+    pub completed: u64,
+    pub created: u64,
+    pub moved: u64,
+    pub waited: u64,
+    /// Of those above: only after everything idle had been claimed and merged.
+    pub gathered: u64,
+    pub host_waits: u64,
+    pub refused: u64,
+}
+
+impl Ladder {
+    pub fn of(stats: &Stats) -> Self {
+        let mut sum = Self::default();
+        for device in &stats.devices {
+            let ladder = device.ladder;
+            sum.fitted += ladder.fitted;
+            sum.completed += ladder.completed;
+            sum.created += ladder.created;
+            sum.moved += ladder.moved;
+            sum.waited += ladder.waited;
+            sum.gathered += ladder.gathered;
+            sum.host_waits += ladder.host_waits;
+            sum.refused += ladder.refused;
+        }
+        sum
+    }
 }
 
 impl Record {
