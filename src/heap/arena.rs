@@ -133,17 +133,16 @@ impl Arena {
     }
 
     /// Serves a miss: a live block, its descriptor's index and word.
-    ///
-    /// In this order: what is free or cached, neighbours merged, and known to be ordered before the
-    /// stream's next work; the same once fences were asked about; what a stream wait makes usable;
-    /// fresh memory; and, where that is refused, memory taken back from idle extents elsewhere, at
-    /// the last waiting for their fences.
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let outcome = self.climb(request);
         self.relieve();
         outcome
     }
 
+    /// The ladder, least harm first: what is idle, neighbours merged, and known to be ordered before
+    /// the stream's next work; the same once fences were asked about; new pages within the headroom,
+    /// then pages of idle extents elsewhere; what a stream wait makes usable; new pages up to the
+    /// limit; and the last resorts.
     fn climb(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
         self.requester = Some(request.stream);

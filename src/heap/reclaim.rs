@@ -1,7 +1,7 @@
-//! Taking memory back: pages from behind idle extents, for other extents or for the driver.
+//! The end of the ladder, and memory for the driver.
 //!
-//! A page leaves its place only when every fence of its extent has *completed*: unmapping does not
-//! wait for work in flight, so a stream wait is not enough.
+//! A page goes back only when every fence of its extent has *completed*: unmapping does not wait for
+//! work in flight, so a stream wait is not enough.
 
 use super::arena::{Arena, Denied, LARGE, Request, SMALL};
 use super::fit::Effort;
