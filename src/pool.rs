@@ -181,7 +181,7 @@ impl Builder {
         // Address space is cheap: enough that holes never force a move. Small blocks alone may
         // fill the device; large ones get several times its memory.
         let span = info.memory_bytes.next_multiple_of(page_bytes);
-        let layout = Layout { page_bytes, small_bytes: span, large_bytes: span * 3, limit };
+        let layout = Layout { page_bytes, small_bytes: span * 2, large_bytes: span * 5, limit };
         let bytes = layout.small_bytes + layout.large_bytes;
         // Pages larger than the granularity are aligned all the same.
         let reserved = bytes + page_bytes - info.granularity;

@@ -174,10 +174,10 @@ impl Run {
         // The first block of each region lies where the region begins.
         let probe = |bytes: u64| streams[0].alloc::<u8>(bytes as usize).unwrap().address();
         let starts = [probe(512), probe(MIB)];
-        // As many addresses as the device has memory for small blocks, three times that for others.
+        // Twice the addresses that the device has memory for small blocks, five times for others.
         let memory = limit * setup.memory;
-        assert_eq!(starts[0] + memory, starts[1]);
-        let regions = [starts[0]..starts[1], starts[1]..starts[1] + 3 * memory];
+        assert_eq!(starts[0] + 2 * memory, starts[1]);
+        let regions = [starts[0]..starts[1], starts[1]..starts[1] + 5 * memory];
         let mut model = Model::new(setup.page, setup.pages, regions);
         for (start, bytes) in starts.into_iter().zip([512, MIB]) {
             model.enter(start, bytes, bytes, 0);
