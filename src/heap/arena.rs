@@ -42,8 +42,11 @@ pub(super) const SMALL: u8 = 0;
 pub(super) const LARGE: u8 = 1;
 
 /// What small blocks may spread over rather than that cached ones are broken up: a few of each size
-/// for a few threads, or this share of what is reserved.
+/// for a few threads, where hardly more was ever live than that; otherwise less, or this share of
+/// what is reserved.
 const SPREAD_FLOOR: u64 = 32 << 20;
+const SPREAD_TINY: u64 = 192 << 20;
+const TINY: u64 = 128 << 20;
 const SPREAD_SHARE: u64 = 256;
 
 pub struct Arena {
@@ -197,8 +200,12 @@ impl Arena {
     /// more than the memory.
     fn may_spread(&self) -> bool {
         self.regions[usize::from(SMALL)].backed
-            < SPREAD_FLOOR.max(self.pages.reserved() / SPREAD_SHARE)
+            < self.spread_floor().max(self.pages.reserved() / SPREAD_SHARE)
             && self.pages.room(self.budget(SMALL, self.peak_live, 0)) > 0
+    }
+
+    fn spread_floor(&self) -> u64 {
+        if self.peak_live < TINY { SPREAD_TINY } else { SPREAD_FLOOR }
     }
 
     /// Most bytes to hold as long as moving pages does, by the most bytes that were ever live: the
@@ -206,7 +213,8 @@ impl Arena {
     pub(super) fn budget(&self, region: u8, peak_live: u64, pending: u64) -> u64 {
         let more = if region == SMALL { self.pages.page_bytes() } else { 0 };
         let small = self.regions[usize::from(SMALL)].backed + more;
-        budget(peak_live, pending, self.settings.headroom).saturating_add(small.min(SPREAD_FLOOR))
+        budget(peak_live, pending, self.settings.headroom)
+            .saturating_add(small.min(self.spread_floor()))
     }
 
     /// Policy `SameStream` asks the driver nothing.
