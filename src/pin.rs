@@ -19,9 +19,8 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Pins the whole pages behind a live block.
+    /// The right to undo a pin that was made.
     pub(crate) fn new(core: Handle, device: Arc<Device>, address: u64, bytes: u64) -> Self {
-        lock(&device.arena).pin(address, bytes, true);
         Self { core, device, address, bytes }
     }
 

@@ -72,7 +72,7 @@ impl Builder {
     /// As [`Builder::capacity`], as a share of each device's memory, from 0 to 1.
     #[must_use]
     pub fn capacity_share(mut self, share: f64) -> Self {
-        self.share = Some(share.clamp(0.0, 1.0));
+        self.share = Some(if share.is_nan() { 1.0 } else { share.clamp(0.0, 1.0) });
         self
     }
 
@@ -120,7 +120,8 @@ impl Builder {
     /// out-of-memory. Default: one second.
     #[must_use]
     pub fn host_wait(mut self, timeout: Duration) -> Self {
-        self.host_wait = timeout;
+        // Nobody waits longer, and deadlines stay within what the clock can say.
+        self.host_wait = timeout.min(Duration::from_secs(1 << 32));
         self
     }
 
@@ -331,9 +332,15 @@ impl Pool {
     /// # Errors
     /// As [`Pool::free`].
     pub fn pin(&self, address: u64) -> Result<Pin> {
-        let (device, grant, _) = self.0.live_at(address)?;
+        let device = self.0.device_at(address).ok_or(Error::UnknownAddress { address })?;
         let device = Arc::clone(self.0.device(device.id)?);
-        Ok(Pin::new(self.0.clone(), device, address, grant.block.size()))
+        // Under the arena's lock: should the block be freed meanwhile, its pages stay all the same.
+        let mut arena = lock(&device.arena);
+        let (_, grant, _) = self.0.live_at(address)?;
+        let bytes = grant.block.size();
+        arena.pin(address, bytes, true);
+        drop(arena);
+        Ok(Pin::new(self.0.clone(), device, address, bytes))
     }
 
     fn own(&self, stream: &Stream) -> Result<()> {

@@ -7,6 +7,7 @@ use super::gauge::Gauge;
 use super::index::Index;
 use super::pages::Pages;
 use super::plan::{Bound, Survey};
+use super::reclaim::RELIEF_INTERVAL;
 use super::shortage::Shortage;
 use super::{Blocks, window::budget};
 use crate::block::{Descriptor, State, StreamId, Word};
@@ -66,6 +67,7 @@ pub struct Arena {
     pub(super) peak_live: u64,
     /// Misses until the watermarks count again.
     pub(super) until_relief: u32,
+    pub(super) relief_interval: u32,
     /// A survey's memory, kept for the next.
     pub(super) scratch: Survey,
 }
@@ -122,6 +124,7 @@ impl Arena {
             inquiry: None,
             peak_live: 0,
             until_relief: 0,
+            relief_interval: RELIEF_INTERVAL,
             scratch: Survey::default(),
         };
         let large = base + layout.small_bytes;
@@ -148,6 +151,11 @@ impl Arena {
     /// limit; and the last resorts.
     fn climb(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
+        if request.bytes > self.pages.limit() {
+            // Nothing on the way could help.
+            let cached = self.cached_bytes();
+            return Err(Denied::OutOfMemory(Box::new(Shortage { cached, ..self.shortage() })));
+        }
         self.requester = Some(request.stream);
         self.pages.forgive();
         self.inquiry = self.new_inquiry();

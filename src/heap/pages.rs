@@ -23,6 +23,7 @@ use super::gauge::Gauge;
 use crate::block::Fence;
 use crate::driver::{DeviceId, Driver, DriverError, DriverResult, PageHandle};
 use crate::sync::Arc;
+use std::ops::Range;
 
 /// A page's number. 0 is no page.
 pub(super) type PageId = u32;
@@ -339,7 +340,8 @@ impl Pages {
             let address = self.address_of(to.place);
             let handle = self.pages[to.page as usize].handle;
             self.driver.map(self.device, address, self.page_bytes, handle)?;
-            self.places[to.place] = Place { page: to.page, ..Place::EMPTY };
+            let pins = self.places[to.place].pins;
+            self.places[to.place] = Place { page: to.page, pins, ..Place::EMPTY };
         }
         let bytes = run.len() as u64 * self.page_bytes;
         self.driver.set_access(self.device, self.address_of(first), bytes, &self.access)?;
@@ -420,11 +422,21 @@ impl Pages {
             place.pins = match (on, before) {
                 (_, u16::MAX) => u16::MAX,
                 (true, _) => before + 1,
-                (false, _) => before - 1,
+                (false, _) => before.saturating_sub(1),
             };
             self.pinned += u64::from(before == 0);
             self.pinned -= u64::from(place.pins == 0);
         }
+    }
+
+    /// How many of the pages of a range of addresses have to stay where they are.
+    pub fn pinned_in(&self, range: Range<u64>) -> u64 {
+        if self.pinned == 0 {
+            return 0;
+        }
+        let (first, end) = (self.place_of(range.start), self.place_of(range.end));
+        let end = end.min(self.places.len());
+        self.places[first.min(end)..end].iter().filter(|place| place.pins > 0).count() as u64
     }
 
     /// Whether a page has to stay where it is.

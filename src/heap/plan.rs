@@ -184,7 +184,10 @@ impl Arena {
         let plan = self.plan_with(best_window, survey, region, request, effort, bound, asked);
         match bound {
             Bound::Limit if plan.is_none() => {
-                self.plan_with(tightest_window, survey, region, request, effort, bound, asked)
+                let tightest = |pieces: &[Piece], bytes, page| {
+                    tightest_window(pieces, bytes, page, |range| self.pages.pinned_in(range))
+                };
+                self.plan_with(tightest, survey, region, request, effort, bound, asked)
             }
             _ => plan,
         }
@@ -217,7 +220,7 @@ impl Arena {
                     let closed = self.closed_places(survey, effort, asked);
                     survey.close(region, &closed, &self.pages);
                 }
-                Err(place) => survey.close(region, &[place], &self.pages),
+                Err(closed) => survey.close(region, &closed, &self.pages),
             }
         };
         let known = plan.places.iter().filter(|place| place.1.is_some()).count() as u64;
@@ -240,7 +243,7 @@ impl Arena {
     }
 
     /// The places in a window that need a page, those that have one of their own to come back, and how
-    /// many do not. An error is a place that cannot get a page yet.
+    /// many do not. An error are the places that cannot get a page yet.
     fn assign(
         &self,
         survey: &Survey,
@@ -248,12 +251,13 @@ impl Arena {
         runs: &[Range<u64>],
         effort: Effort,
         asked: &mut Asked,
-    ) -> Result<(Plan, u64), usize> {
+    ) -> Result<(Plan, u64), Vec<usize>> {
         let page = self.pages.page_bytes();
         let mut plan = Plan { window, places: Vec::new(), takings: Vec::new(), spare: 0, fresh: 0 };
         let mut open = 0;
         // A page may have mappings at several of these places: it serves the first.
         let mut used: Vec<PageId> = Vec::new();
+        let mut closed: Vec<usize> = Vec::new();
         for piece in &survey.pieces[window.first..=window.last] {
             if piece.kind != Kind::Hole {
                 continue;
@@ -268,14 +272,14 @@ impl Arena {
                     Some((_, Some(from))) if self.can_be_taken(runs, from) => {
                         plan.takings.push(Taking { from, to: Some(to) });
                     }
-                    _ if self.is_closed(to, effort, asked) => return Err(to),
+                    _ if self.is_closed(to, effort, asked) => closed.push(to),
                     _ => open += 1,
                 }
                 used.extend(dormant.map(|(page, _)| page));
                 plan.places.push((to, known));
             }
         }
-        Ok((plan, open))
+        if closed.is_empty() { Ok((plan, open)) } else { Err(closed) }
     }
 
     /// Whether work in flight may use an old mapping at a place, so that it cannot get another page.

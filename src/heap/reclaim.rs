@@ -14,7 +14,8 @@ use crate::driver::DriverResult;
 use std::time::{Duration, Instant};
 
 /// Misses between two attempts to get below the watermarks.
-const RELIEF_INTERVAL: u32 = 64;
+pub(super) const RELIEF_INTERVAL: u32 = 64;
+const RELIEF_MOST: u32 = 1 << 16;
 
 /// How long the first stream is waited for before the next one's turn.
 const FIRST_TURN: Duration = Duration::from_micros(200);
@@ -135,13 +136,18 @@ impl Arena {
     pub(super) fn relieve(&mut self) {
         let Some(marks) = self.settings.watermarks else { return };
         if self.pages.reserved() <= marks.high {
-            self.until_relief = 0;
+            (self.until_relief, self.relief_interval) = (0, RELIEF_INTERVAL);
         } else if self.until_relief > 0 {
             self.until_relief -= 1;
         } else {
-            self.until_relief = RELIEF_INTERVAL;
+            let before = self.pages.reserved();
             // A driver that takes nothing back leaves things as they are.
             let _ = self.trim(marks.low);
+            // Where all is in use, asking costs what the caches held: less and less often.
+            let vain = self.pages.reserved() == before;
+            self.relief_interval =
+                if vain { (self.relief_interval * 2).min(RELIEF_MOST) } else { RELIEF_INTERVAL };
+            self.until_relief = self.relief_interval;
         }
     }
 

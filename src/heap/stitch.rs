@@ -21,6 +21,17 @@ use crate::driver::DriverResult;
 use crate::fence::Asked;
 use std::ops::Range;
 
+/// What came of a plan.
+enum Step {
+    /// A block, with its word.
+    Done(u32, Word),
+    /// Something was claimed by others first, or cannot be waited for, or was not there: what is
+    /// left has to be looked at again.
+    Again,
+    /// There is no way.
+    Failed,
+}
+
 /// What a plan has claimed so far.
 #[derive(Default)]
 struct Claims {
@@ -54,21 +65,20 @@ impl Arena {
         loop {
             let mut survey = self.survey(request, effort, &mut asked);
             let plan = self.plan(&mut survey, region, request, effort, bound, &mut asked);
-            let taken = match &plan {
+            let step = match &plan {
                 Some(plan) => self.carry_out(&survey, plan, request, effort, &mut asked),
-                None => Ok(None),
+                None => Ok(Step::Failed),
             };
             self.scratch = survey;
-            // A claim lost to a block's own stream, or a wait refused: look again at what is left.
-            match taken {
-                Ok(None) if plan.is_some() => {}
-                done => return done,
+            match step? {
+                Step::Done(block, word) => return Ok(Some((block, word))),
+                Step::Again => {}
+                Step::Failed => return Ok(None),
             }
         }
     }
 
-    /// Claims what a plan needs, moves the pages, and makes the block. `None` when something was
-    /// claimed by others first, or cannot be waited for.
+    /// Claims what a plan needs, moves the pages, and makes the block.
     fn carry_out(
         &mut self,
         survey: &Survey,
@@ -76,7 +86,7 @@ impl Arena {
         request: Request,
         effort: Effort,
         asked: &mut Asked,
-    ) -> Result<Option<(u32, Word)>, Denied> {
+    ) -> Result<Step, Denied> {
         let mut claims = Claims::default();
         let places = plan.takings.iter().map(|taking| taking.from);
         let ready = self.claim_window(survey, &plan.window, &mut claims).and_then(|claimed| {
@@ -88,7 +98,7 @@ impl Arena {
             Ok(true) => {}
             Ok(false) => {
                 self.unwind(claims);
-                return Ok(None);
+                return Ok(Step::Again);
             }
             Err(denied) => {
                 self.unwind(claims);
@@ -108,12 +118,17 @@ impl Arena {
                 self.count(rung, foreign);
                 let live = survey.live + request.bytes;
                 self.peak_live = self.peak_live.max(live);
-                self.join(plan, claims, over, request).map(Some)
+                self.join(plan, claims, over, request).map(|(block, word)| Step::Done(block, word))
             }
             Err(error) => {
                 self.unwind(claims);
-                // Without new pages there may still be a way: the next plan asks for none.
-                if self.pages.is_exhausted() { Ok(None) } else { Err(Denied::Driver(error)) }
+                match error.out_of_memory {
+                    // There were no more new pages: the next plan asks for none.
+                    true if plan.fresh > 0 && self.pages.is_exhausted() => Ok(Step::Again),
+                    // No memory for a mapping, which giving some back may cure.
+                    true => Ok(Step::Failed),
+                    false => Err(Denied::Driver(error)),
+                }
             }
         }
     }

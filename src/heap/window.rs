@@ -6,7 +6,7 @@
 
 use crate::block::Word;
 use crate::config::Headroom;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 /// An extent that is idle or a hole, as a survey saw it.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,13 @@ pub(super) fn best_window(pieces: &[Piece], bytes: u64, page: u64) -> Option<Win
 /// The window of `bytes` that leaves the most whole pages to others: it lies at one end of a run,
 /// where it may share a page with what is in use. When memory is nearly out, this one can be served
 /// where the one with the fewest missing pages cannot, since that covers pages which could be taken.
-pub(super) fn tightest_window(pieces: &[Piece], bytes: u64, page: u64) -> Option<Window> {
+/// `pinned` counts the pages of a range of addresses that are nobody's to take.
+pub(super) fn tightest_window(
+    pieces: &[Piece],
+    bytes: u64,
+    page: u64,
+    pinned: impl Fn(Range<u64>) -> u64,
+) -> Option<Window> {
     let mut best: Option<(u64, Window)> = None;
     for run in runs(pieces) {
         let (run_start, run_end) = (pieces[*run.start()].address, pieces[*run.end()].end());
@@ -75,7 +81,14 @@ pub(super) fn tightest_window(pieces: &[Piece], bytes: u64, page: u64) -> Option
             // Pages that it touches, less those at the run's ends that are in use anyway.
             let touched = start / page..end.div_ceil(page);
             let free = run_start.div_ceil(page)..run_end / page;
-            let taken = touched.end.min(free.end).saturating_sub(touched.start.max(free.start));
+            let whole = touched.start.max(free.start)..touched.end.min(free.end);
+            let taken = match whole.is_empty() {
+                true => 0,
+                false => {
+                    let count = whole.end - whole.start;
+                    count - pinned(whole.start * page..whole.end * page)
+                }
+            };
             if best.as_ref().is_some_and(|best| best.0 <= taken) {
                 continue;
             }
@@ -283,7 +296,7 @@ mod tests {
                 .filter(|&start| missing(&pieces, start, bytes).is_some())
                 .map(|start| taken(&pieces, start, bytes))
                 .min();
-            let found = tightest_window(&pieces, bytes, PAGE);
+            let found = tightest_window(&pieces, bytes, PAGE, |_| 0);
             prop_assert_eq!(found.map(|w| taken(&pieces, w.start, bytes)), want);
             if let Some(window) = found {
                 prop_assert_eq!(missing(&pieces, window.start, bytes), Some(window.missing));
