@@ -21,10 +21,16 @@ fn pages(pond: &Pond, held: Held, count: u64) -> Vec<PageHandle> {
 fn page_taken_against_a_claim_by_hint() {
     static SEEN: Outcomes = Outcomes::new();
     explore_deep(3, "page_taken_against_a_claim_by_hint", || {
-        let pond = Pond::new(4, 10, Reuse::SameStream);
-        let s = pond.open();
-        let take = |bytes| pond.allocate(s, bytes).expect("memory for the setup");
-        let (a, _held, b, _more) = (take(PAGE), take(PAGE), take(PAGE), take(PAGE));
+        let pond = Pond::new(6, 12, Reuse::SameStream);
+        let (s, t) = (pond.open(), pond.open());
+        let take = |on, bytes| pond.allocate_in_arena(on, bytes).expect("memory for the setup");
+        // In this order in memory; those that are held throughout keep the others apart.
+        let (a, _held, other) = (take(s, PAGE), take(t, PAGE), take(t, PAGE));
+        let (_held, b, _held_too) = (take(t, PAGE), take(s, PAGE), take(t, PAGE));
+        [a, other].into_iter().for_each(|held| pond.free(held));
+        // Reads the notes: from now on `a` is listed, whoever has it.
+        take(t, PAGE);
+        let a = pond.claim(a.hint).expect("a cached block");
         pond.free(b);
 
         let on = pond.clone();

@@ -7,7 +7,6 @@ use super::gauge::Gauge;
 use super::index::Index;
 use super::pages::Pages;
 use super::plan::{Bound, Survey};
-use super::reclaim::RELIEF_INTERVAL;
 use super::shortage::Shortage;
 use super::{Blocks, window::budget};
 use crate::block::{Descriptor, State, StreamId, Word};
@@ -28,6 +27,16 @@ pub(super) struct Region {
 }
 
 impl Region {
+    /// Calls `each` with all extents of a list.
+    pub fn for_each(&self, list: List, links: &[Links], each: impl FnMut(u32)) {
+        let index = match list {
+            List::Free | List::None => &self.free,
+            List::Cached => &self.cached,
+            List::Holes => &self.holes,
+        };
+        index.for_each(links, each);
+    }
+
     /// The index of one of the region's lists.
     pub fn list(&mut self, list: List) -> &mut Index {
         match list {
@@ -67,9 +76,9 @@ pub struct Arena {
     pub(super) peak_live: u64,
     /// Misses until the watermarks count again.
     pub(super) until_relief: u32,
-    pub(super) relief_interval: u32,
-    /// A survey's memory, kept for the next.
+    /// A survey's memory, kept for the next; and that of `merge_listed`.
     pub(super) scratch: Survey,
+    listed: Vec<(u64, u32)>,
 }
 
 /// What a miss asks for.
@@ -124,8 +133,8 @@ impl Arena {
             inquiry: None,
             peak_live: 0,
             until_relief: 0,
-            relief_interval: RELIEF_INTERVAL,
             scratch: Survey::default(),
+            listed: Vec::new(),
         };
         let large = base + layout.small_bytes;
         arena.regions[0].first = arena.describe_region(SMALL, base, layout.small_bytes)?;
@@ -172,9 +181,11 @@ impl Arena {
         }
         // Small blocks leave no notes, and large ones that came and went since theirs was read may
         // have got free neighbours: before more is done, everything is merged.
-        if self.merge_all(region)
-            && let Some(taken) = self.fit(region, request, Effort::Known)?
-        {
+        let merged = match region {
+            SMALL => self.merge_all(region),
+            _ => self.merge_listed(region),
+        };
+        if merged && let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }
         let ask = match self.settings.reuse {
@@ -219,8 +230,11 @@ impl Arena {
     /// Most bytes to hold as long as moving pages does, by the most bytes that were ever live: the
     /// first few megabytes of small blocks are not counted.
     pub(super) fn budget(&self, region: u8, peak_live: u64, pending: u64) -> u64 {
-        let more = if region == SMALL { self.pages.page_bytes() } else { 0 };
-        let small = self.regions[usize::from(SMALL)].backed + more;
+        let small = match region {
+            SMALL => self.regions[usize::from(SMALL)].backed + self.pages.page_bytes(),
+            // What small blocks spread over counts as live.
+            _ => 0,
+        };
         budget(peak_live, pending, self.settings.headroom)
             .saturating_add(small.min(self.spread_floor()))
     }
@@ -279,20 +293,52 @@ impl Arena {
         let mut changed = false;
         let mut index = self.regions[usize::from(region)].first;
         while index != 0 {
-            let seen = self.block(index).word();
-            let worth = match seen.state() {
-                State::Cached => true,
-                State::Free => self.has_mergeable_neighbour(index),
-                _ => false,
+            index = match self.merge_one(index) {
+                Some(merged) => {
+                    changed = true;
+                    merged
+                }
+                None => index,
             };
-            if worth && self.claim(index, seen) {
-                index = self.settle(index, State::Free);
-                changed = true;
-            }
             index = self.links[index as usize].next;
         }
         self.inquiry = None;
         changed
+    }
+
+    /// As `merge_all` for the extents that the index lists: all that are idle, but for small blocks
+    /// in caches and what was freed since the notes were read. Does not pass by live blocks.
+    fn merge_listed(&mut self, region: u8) -> bool {
+        self.inquiry = self.new_inquiry();
+        let mut changed = false;
+        let mut listed = std::mem::take(&mut self.listed);
+        let Region { free, cached, .. } = &self.regions[usize::from(region)];
+        for list in [free, cached] {
+            list.for_each(&self.links, |index| listed.push((self.block(index).address(), index)));
+        }
+        listed.sort_unstable();
+        for &(address, index) in &listed {
+            // Merged with the one before it already, it describes something else, or nothing.
+            if self.block(index).address() == address {
+                changed |= self.merge_one(index).is_some();
+            }
+        }
+        listed.clear();
+        self.listed = listed;
+        self.inquiry = None;
+        changed
+    }
+
+    /// Claims an extent that is cached, or free beside one that may be had, and merges it. Returns
+    /// what it became.
+    fn merge_one(&mut self, index: u32) -> Option<u32> {
+        let seen = self.block(index).word();
+        let worth = match seen.state() {
+            State::Cached => true,
+            State::Free => self.has_mergeable_neighbour(index),
+            _ => false,
+        };
+        (worth && self.claim(index, seen)).then(|| self.settle(index, State::Free))
     }
 
     /// Calls `each` with every extent of every region, in address order.

@@ -304,6 +304,7 @@ impl Arena {
         self.pages.check_invariants();
         for (number, region) in self.regions.iter().enumerate() {
             let (mut index, mut prev, mut end) = (region.first, 0, None);
+            let mut with_memory = 0;
             while index != 0 {
                 let (block, links) = (self.block(index), self.links[index as usize]);
                 let (address, size, state) = (block.address(), block.size(), block.word().state());
@@ -316,6 +317,7 @@ impl Arena {
                     assert!(links.list != List::None, "extent {index} is {state:?} and not filed");
                 }
                 let backed = state != State::Hole;
+                with_memory += if backed { size } else { 0 };
                 let page = self.pages.page_bytes();
                 let mut at = address / page * page;
                 while at < address + size {
@@ -330,6 +332,7 @@ impl Arena {
                 (prev, end) = (index, Some(address + size));
                 index = links.next;
             }
+            assert_eq!(with_memory, region.backed, "bytes with memory in region {number}");
         }
     }
 }

@@ -94,6 +94,19 @@ impl Index {
         }
     }
 
+    /// Calls `each` with every extent.
+    pub fn for_each(&self, links: &[Links], mut each: impl FnMut(u32)) {
+        let mut bin = self.bin_from(0);
+        while let Some(current) = bin {
+            let mut index = self.heads[current];
+            while index != 0 {
+                each(index);
+                index = links[index as usize].bin_next;
+            }
+            bin = self.bin_after(current);
+        }
+    }
+
     /// The head of a bin's list; 0 when it is empty.
     pub fn head(&self, bin: usize) -> u32 {
         self.heads[bin]

@@ -2,6 +2,7 @@
 //! in it, and the pages for that window's holes. Looks at everything and changes nothing.
 
 use super::arena::{Arena, LARGE, Request, SMALL};
+use super::extent::List;
 use super::fit::Effort;
 use super::pages::{PageId, Pages};
 use super::window::{Kind, Piece, Window, best_window, tightest_window};
@@ -130,42 +131,44 @@ impl Arena {
         })
     }
 
-    /// Looks at every extent: what is idle, and usable as `usable` says.
+    /// Looks at every extent that is in the index: what is idle, and usable as `usable` says. Live
+    /// blocks are not passed by; small ones in caches count as live.
     pub(super) fn survey_with(
         &mut self,
         mut usable: impl FnMut(&Self, u32, State) -> bool,
     ) -> Survey {
         let mut survey = std::mem::take(&mut self.scratch);
-        survey.pieces.clear();
-        survey.live = 0;
-        survey.pending = 0;
+        let Survey { pieces, large, live, pending } = &mut survey;
+        pieces.clear();
+        (*live, *pending) = (0, 0);
         for region in [SMALL, LARGE] {
-            if region == LARGE {
-                survey.large = survey.pieces.len();
+            let first = pieces.len();
+            let from = &self.regions[usize::from(region)];
+            let mut idle = 0;
+            for list in [List::Free, List::Cached, List::Holes] {
+                from.for_each(list, &self.links, |index| {
+                    let block = self.block(index);
+                    // The word before the fences: the claim is for what was looked at, or fails.
+                    let seen = block.word();
+                    let (address, bytes) = (block.address(), block.size());
+                    let kind = match seen.state() {
+                        State::Hole => Kind::Hole,
+                        state @ (State::Free | State::Cached) => {
+                            idle += bytes;
+                            let usable = usable(self, index, state);
+                            *pending += if usable { 0 } else { bytes };
+                            if usable { Kind::Usable } else { Kind::Pending }
+                        }
+                        // Listed still, and live again.
+                        State::Live | State::Claimed | State::Spare => return,
+                    };
+                    pieces.push(Piece { index, seen, address, bytes, kind });
+                });
             }
-            let mut index = self.regions[usize::from(region)].first;
-            while index != 0 {
-                let block = self.block(index);
-                // The word before the fences: the claim is for what was looked at, or fails.
-                let seen = block.word();
-                let (address, bytes) = (block.address(), block.size());
-                let kind = match seen.state() {
-                    State::Hole => Some(Kind::Hole),
-                    state @ (State::Free | State::Cached) => {
-                        let usable = usable(self, index, state);
-                        survey.pending += if usable { 0 } else { bytes };
-                        Some(if usable { Kind::Usable } else { Kind::Pending })
-                    }
-                    State::Live | State::Claimed => {
-                        survey.live += bytes;
-                        None
-                    }
-                    State::Spare => None,
-                };
-                if let Some(kind) = kind {
-                    survey.pieces.push(Piece { index, seen, address, bytes, kind });
-                }
-                index = self.links[index as usize].next;
+            pieces[first..].sort_unstable_by_key(|piece| piece.address);
+            *live += from.backed.saturating_sub(idle);
+            if region == SMALL {
+                *large = pieces.len();
             }
         }
         survey

@@ -4,6 +4,7 @@
 //! work in flight, so a stream wait is not enough.
 
 use super::arena::{Arena, Denied, LARGE, Request, SMALL};
+use super::extent::List;
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::plan::Bound;
@@ -14,8 +15,7 @@ use crate::driver::DriverResult;
 use std::time::{Duration, Instant};
 
 /// Misses between two attempts to get below the watermarks.
-pub(super) const RELIEF_INTERVAL: u32 = 64;
-const RELIEF_MOST: u32 = 1 << 16;
+const RELIEF_INTERVAL: u32 = 64;
 
 /// How long the first stream is waited for before the next one's turn.
 const FIRST_TURN: Duration = Duration::from_micros(200);
@@ -136,18 +136,20 @@ impl Arena {
     pub(super) fn relieve(&mut self) {
         let Some(marks) = self.settings.watermarks else { return };
         if self.pages.reserved() <= marks.high {
-            (self.until_relief, self.relief_interval) = (0, RELIEF_INTERVAL);
+            self.until_relief = 0;
         } else if self.until_relief > 0 {
             self.until_relief -= 1;
         } else {
-            let before = self.pages.reserved();
-            // A driver that takes nothing back leaves things as they are.
-            let _ = self.trim(marks.low);
-            // Where all is in use, asking costs what the caches held: less and less often.
-            let vain = self.pages.reserved() == before;
-            self.relief_interval =
-                if vain { (self.relief_interval * 2).min(RELIEF_MOST) } else { RELIEF_INTERVAL };
-            self.until_relief = self.relief_interval;
+            self.until_relief = RELIEF_INTERVAL;
+            // Where all large memory is in use there is little to give, and asking would cost what
+            // the caches hold.
+            let page = self.pages.page_bytes();
+            let large = &mut self.regions[usize::from(LARGE)];
+            let mut idle = [List::Free, List::Cached].into_iter();
+            if idle.any(|list| large.list(list).first_bin(page).is_some()) {
+                // A driver that takes nothing back leaves things as they are.
+                let _ = self.trim(marks.low);
+            }
         }
     }
 
