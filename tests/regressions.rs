@@ -1,8 +1,10 @@
 //! Bugs that once were, each in its smallest form.
 
 use millpond::driver::sim::SimDriver;
-use millpond::{DeviceId, Pool, Stream};
-use millpond_simgpu::{Sim, Touch};
+use millpond::{DeviceId, Error, Headroom, Pool, Stream};
+use millpond_simgpu::{Call, ErrorCode, Fault, Page, Sim, Touch};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 fn machine() -> (Pool, Sim) {
     let sim = Sim::builder().devices(1).oracle(true).build().unwrap();
@@ -93,4 +95,91 @@ fn full_slots_do_not_end_reuse() {
     }
     drop(s.alloc::<u8>(4 << 20).unwrap());
     t.alloc::<u8>(4 << 20).unwrap();
+}
+
+/// A device half of which belongs to somebody else, and a pool that has to move pages.
+fn crowded() -> (Sim, Vec<Page>, Pool, Stream) {
+    let sim = Sim::builder().capacity(16 << 20).build().unwrap();
+    let theirs = (0..4).map(|_| sim.page_create(0, 2 << 20).unwrap()).collect();
+    let pool = Pool::builder(SimDriver::new(sim.clone())).headroom(Headroom::Unbounded);
+    let pool = pool.host_wait(Duration::from_millis(10)).build().unwrap();
+    let stream = pool.stream(DeviceId(0)).unwrap();
+    (sim, theirs, pool, stream)
+}
+
+/// The driver has no new pages, and does not map old ones either: an error, not another attempt
+/// for ever. When it was memory that it lacked for the mapping, an out-of-memory.
+#[test]
+fn moving_that_fails_for_good_ends() {
+    for call in [Call::Map, Call::SetAccess] {
+        for code in [ErrorCode::Unknown, ErrorCode::OutOfMemory] {
+            let (sim, _theirs, pool, stream) = crowded();
+            let mut held: Vec<_> =
+                (0..4).map(|_| Some(stream.alloc::<u8>(2 << 20).unwrap())).collect();
+            (held[0], held[2]) = (None, None);
+            sim.inject(Fault { call, nth: 1, code, sticky: true });
+            let error = stream.alloc::<u8>(4 << 20).unwrap_err();
+            let memory = matches!(error, Error::OutOfMemory(_));
+            assert_eq!(memory, code == ErrorCode::OutOfMemory, "{error}");
+            sim.clear_faults();
+            pool.check_invariants();
+            stream.alloc::<u8>(4 << 20).unwrap();
+        }
+    }
+}
+
+/// No deadline is beyond what the clock can say.
+#[test]
+fn a_pool_may_wait_for_ever() {
+    let sim = Sim::builder().capacity(16 << 20).build().unwrap();
+    let pool = Pool::builder(SimDriver::new(sim.clone())).host_wait(Duration::MAX);
+    let pool = pool.build().unwrap();
+    let stream = pool.stream(DeviceId(0)).unwrap();
+    let held = stream.alloc::<u8>(9 << 20).unwrap();
+    assert!(matches!(stream.alloc::<u8>(9 << 20), Err(Error::OutOfMemory(_))));
+    drop((held, stream, pool));
+    assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+}
+
+/// A block is freed, its page taken and given back while another thread pins it: whatever was
+/// pinned is let go of again.
+#[test]
+fn pins_against_frees_of_the_block() {
+    let sim = Sim::builder().capacity(64 << 20).build().unwrap();
+    let pool = Pool::new(SimDriver::new(sim.clone())).unwrap();
+    let stream = pool.stream(DeviceId(0)).unwrap();
+    let (address, done) = (AtomicU64::new(1), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                drop(pool.pin(address.load(Ordering::Relaxed)));
+            }
+        });
+        for round in 0..2000 {
+            let block = stream.alloc::<u8>((3 << 20) + (round % 5 << 20)).unwrap();
+            address.store(block.address(), Ordering::Relaxed);
+            drop(block);
+            pool.trim(DeviceId(0), 0).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(pool.trim(DeviceId(0), 0).unwrap(), 0, "something is pinned still");
+    pool.check_invariants();
+}
+
+/// A pinned page that lies in the way of nobody else is used where it is, when all depends on it.
+#[test]
+fn pinned_pages_are_used_before_memory_is_out() {
+    let sim = Sim::builder().capacity(64 << 20).build().unwrap();
+    let pool = Pool::builder(SimDriver::new(sim)).capacity(20 << 20).build().unwrap();
+    let stream = pool.stream(DeviceId(0)).unwrap();
+    let get = |bytes| stream.alloc::<u8>(bytes).unwrap();
+    let (low, next, _between, high) = (get(6 << 20), get(6 << 20), get(2 << 20), get(6 << 20));
+    drop(next);
+    pool.trim(DeviceId(0), 0).unwrap();
+    let _small: Vec<_> = (0..6).map(|_| get(950 << 10)).collect();
+    let _pin = pool.pin(high.address()).unwrap();
+    drop((low, high));
+    // Three pages where the pin is, and three that can be brought there.
+    get(12 << 20);
 }
