@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sim.launch(sim_stream, &touches)?;
     }
 
-    // Where the blocks came from. Only the first step went down to the heap.
+    // Where the blocks came from. Only the first steps went down to the heap.
     let stats = pool.stats();
     println!("{:?}", stats.hits);
     for device in &stats.devices {

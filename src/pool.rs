@@ -87,7 +87,7 @@ impl Builder {
 
     /// When a device holds more than `high` bytes, idle memory goes back to the driver until it
     /// holds `low`, as far as whole pages are idle and the work that used them is over. Looked at
-    /// when caches miss; nothing waits. Default: idle memory is kept.
+    /// once in 64 misses of the caches; nothing waits. Default: idle memory is kept.
     #[must_use]
     pub fn watermarks(mut self, low: u64, high: u64) -> Self {
         self.watermarks = Some(Watermarks { low: low.min(high), high });
@@ -125,7 +125,8 @@ impl Builder {
         self
     }
 
-    /// Builds the pool: reserves address space on every device, and takes no memory yet.
+    /// Builds the pool: reserves address space on every device, seven times its memory, and takes no
+    /// memory yet.
     ///
     /// # Errors
     /// [`Error::Driver`] when a device cannot be asked or has no address space left.
@@ -179,8 +180,8 @@ impl Builder {
             host_wait: self.host_wait,
         };
         let limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
-        // Address space is cheap: enough that holes never force a move. Small blocks alone may
-        // fill the device; large ones get several times its memory.
+        // Address space is cheap: enough that holes never force a move, nor the places that pages
+        // have left and that work in flight may still use. Small blocks alone may fill the device.
         let span = info.memory_bytes.next_multiple_of(page_bytes);
         let layout = Layout { page_bytes, small_bytes: span * 2, large_bytes: span * 5, limit };
         let bytes = layout.small_bytes + layout.large_bytes;

@@ -52,8 +52,8 @@ pub(super) const SMALL: u8 = 0;
 pub(super) const LARGE: u8 = 1;
 
 /// What small blocks may spread over rather than that cached ones are broken up: a few of each size
-/// for a few threads, where hardly more was ever live than that; otherwise less, or this share of
-/// what is reserved.
+/// for a few threads, where large blocks take hardly as much; otherwise less, or this share of what
+/// is reserved.
 const SPREAD_FLOOR: u64 = 32 << 20;
 const SPREAD_TINY: u64 = 192 << 20;
 const TINY: u64 = 128 << 20;
@@ -224,7 +224,8 @@ impl Arena {
     }
 
     fn spread_floor(&self) -> u64 {
-        if self.peak_live < TINY { SPREAD_TINY } else { SPREAD_FLOOR }
+        let large = self.regions[usize::from(LARGE)].backed;
+        if large < TINY { SPREAD_TINY } else { SPREAD_FLOOR }
     }
 
     /// Most bytes to hold as long as moving pages does, by the most bytes that were ever live: the

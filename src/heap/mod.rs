@@ -15,6 +15,7 @@ mod gauge;
 mod index;
 mod map;
 mod pages;
+mod place;
 mod plan;
 mod reclaim;
 mod shortage;

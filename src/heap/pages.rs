@@ -20,6 +20,7 @@
 //! at its old home.
 
 use super::gauge::Gauge;
+use super::place::{Place, Places};
 use crate::block::Fence;
 use crate::driver::{DeviceId, Driver, DriverError, DriverResult, PageHandle};
 use crate::sync::Arc;
@@ -34,21 +35,6 @@ struct Page {
     /// The place it is at home, plus one; 0 for a spare page.
     home: u32,
     leaving: bool,
-}
-
-/// What is mapped at a place.
-#[derive(Clone, Copy)]
-struct Place {
-    page: PageId,
-    /// Holders of pins: while there are any the page stays.
-    pins: u16,
-    accessible: bool,
-    /// Of a dormant mapping: when nothing in flight uses it any more.
-    fence: Fence,
-}
-
-impl Place {
-    const EMPTY: Self = Self { page: 0, pins: 0, accessible: false, fence: Fence::NONE };
 }
 
 /// A page and the place that is to be its home.
@@ -71,7 +57,7 @@ pub(super) struct Pages {
     pages: Vec<Page>,
     /// Numbers of pages that went back to the driver.
     vacant: Vec<PageId>,
-    places: Vec<Place>,
+    places: Places,
     /// Pages at home nowhere.
     spare: Vec<PageId>,
     pinned: u64,
@@ -107,7 +93,7 @@ impl Pages {
             limit,
             pages: vec![none],
             vacant: Vec::new(),
-            places: Vec::new(),
+            places: Places::default(),
             spare: Vec::new(),
             pinned: 0,
             exhausted: false,
@@ -177,9 +163,8 @@ impl Pages {
     }
 
     fn at_home(&self, place: usize) -> bool {
-        self.places
-            .get(place)
-            .is_some_and(|at| at.page != 0 && self.pages[at.page as usize].home == place as u32 + 1)
+        let at = self.places.get(place);
+        at.page != 0 && self.pages[at.page as usize].home == place as u32 + 1
     }
 
     /// Whether there is memory at `address`.
@@ -190,7 +175,7 @@ impl Pages {
     /// The page that has a dormant, usable mapping at a place, and its home if it has one: it could
     /// come back without a driver call.
     pub fn dormant(&self, place: usize) -> Option<(PageId, Option<usize>)> {
-        let at = self.places.get(place)?;
+        let at = self.places.get(place);
         let home = self.pages[at.page as usize].home;
         (at.page != 0 && at.accessible && home != place as u32 + 1)
             .then(|| (at.page, home.checked_sub(1).map(|home| home as usize)))
@@ -198,13 +183,13 @@ impl Pages {
 
     /// The fence to wait for before another page can be mapped at a place.
     pub fn in_the_way(&self, place: usize) -> Option<Fence> {
-        let at = self.places.get(place).filter(|at| at.page != 0 && !at.fence.is_none())?;
-        Some(at.fence)
+        let at = self.places.get(place);
+        (at.page != 0 && !at.fence.is_none()).then_some(at.fence)
     }
 
     /// The places with dormant mappings that work in flight may use, ascending.
     pub fn places_in_the_way(&self) -> impl Iterator<Item = usize> {
-        (0..self.places.len()).filter(|&place| self.in_the_way(place).is_some())
+        self.places.numbers().filter(|&place| self.in_the_way(place).is_some())
     }
 
     /// Takes a spare page.
@@ -226,7 +211,7 @@ impl Pages {
     /// Takes a page from its home, which stays mapped and is not to be removed before `fence`.
     pub fn lift(&mut self, place: usize, fence: Fence) -> PageId {
         debug_assert!(self.at_home(place));
-        let at = &mut self.places[place];
+        let at = self.places.get_mut(place);
         at.fence = fence;
         self.pages[at.page as usize].home = 0;
         at.page
@@ -234,8 +219,8 @@ impl Pages {
 
     /// Undoes `lift`.
     pub fn put_back(&mut self, place: usize, page: PageId) {
-        debug_assert_eq!(self.places[place].page, page);
-        self.places[place].fence = Fence::NONE;
+        debug_assert_eq!(self.places.get(place).page, page);
+        self.places.get_mut(place).fence = Fence::NONE;
         self.pages[page as usize].home = place as u32 + 1;
     }
 
@@ -294,15 +279,8 @@ impl Pages {
     /// they are not mapped already. Dormant mappings in their way are removed; the caller knows
     /// that their fences have completed.
     pub fn settle(&mut self, moves: &[Move]) -> DriverResult<()> {
-        if let Some(last) = moves.last()
-            && self.places.len() <= last.place
-        {
-            let more = last.place + 1 - self.places.len();
-            reserve(&mut self.places, more);
-            self.places.resize(last.place + 1, Place::EMPTY);
-        }
         let fresh = |pages: &Self, to: &Move| {
-            let at = pages.places[to.place];
+            let at = pages.places.get(to.place);
             at.page != to.page || !at.accessible
         };
         let mut done = 0;
@@ -324,7 +302,7 @@ impl Pages {
         }
         if result.is_ok() {
             for to in moves {
-                self.places[to.place].fence = Fence::NONE;
+                self.places.get_mut(to.place).fence = Fence::NONE;
                 self.pages[to.page as usize].home = to.place as u32 + 1;
             }
         }
@@ -335,54 +313,50 @@ impl Pages {
     /// Maps pages at neighbouring places and sets access.
     fn map_run(&mut self, run: &[Move]) -> DriverResult<()> {
         let first = run[0].place;
-        self.clear(first, run.len(), |_| true)?;
+        self.clear(first..first + run.len(), |_| true)?;
         for to in run {
             let address = self.address_of(to.place);
             let handle = self.pages[to.page as usize].handle;
             self.driver.map(self.device, address, self.page_bytes, handle)?;
-            let pins = self.places[to.place].pins;
-            self.places[to.place] = Place { page: to.page, pins, ..Place::EMPTY };
+            let at = self.places.get_mut(to.place);
+            *at = Place { page: to.page, pins: at.pins, ..Place::EMPTY };
         }
         let bytes = run.len() as u64 * self.page_bytes;
         self.driver.set_access(self.device, self.address_of(first), bytes, &self.access)?;
-        for place in &mut self.places[first..first + run.len()] {
-            place.accessible = true;
+        for to in run {
+            self.places.get_mut(to.place).accessible = true;
         }
         Ok(())
     }
 
-    /// Removes the mappings at `count` places for whose pages `which` holds.
+    /// Removes the mappings at these places, ascending, for whose pages `which` holds.
     fn clear(
         &mut self,
-        first: usize,
-        count: usize,
+        places: impl Iterator<Item = usize>,
         which: impl Fn(&Page) -> bool,
     ) -> DriverResult<()> {
-        let mut result = Ok(());
-        let end = (first + count).min(self.places.len());
-        let mut at = first;
-        while at < end {
-            let run = self.places[at..end]
-                .iter()
-                .take_while(|place| place.page != 0 && which(&self.pages[place.page as usize]))
-                .count();
-            if run > 0 {
-                let bytes = run as u64 * self.page_bytes;
-                match self.driver.unmap(self.device, self.address_of(at), bytes) {
-                    Ok(()) => {
-                        for place in &mut self.places[at..at + run] {
-                            *place = Place { pins: place.pins, ..Place::EMPTY };
-                        }
-                    }
-                    Err(error) => {
-                        for place in &self.places[at..at + run] {
-                            self.pages[place.page as usize].leaving = false;
-                        }
-                        result = result.and(Err(error));
-                    }
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for place in places {
+            let page = self.places.get(place).page;
+            if page != 0 && which(&self.pages[page as usize]) {
+                match runs.last_mut() {
+                    Some(run) if run.end == place => run.end += 1,
+                    _ => runs.push(place..place + 1),
                 }
             }
-            at += run.max(1);
+        }
+        let mut result = Ok(());
+        for run in runs {
+            let bytes = run.len() as u64 * self.page_bytes;
+            let unmapped = self.driver.unmap(self.device, self.address_of(run.start), bytes);
+            for place in run {
+                let at = self.places.get_mut(place);
+                match &unmapped {
+                    Ok(()) => *at = Place { pins: at.pins, ..Place::EMPTY },
+                    Err(_) => self.pages[at.page as usize].leaving = false,
+                }
+            }
+            result = result.and(unmapped);
         }
         result
     }
@@ -398,7 +372,8 @@ impl Pages {
         for &page in &leaving {
             self.pages[page as usize].leaving = true;
         }
-        let mut result = self.clear(0, self.places.len(), |page| page.leaving);
+        let used: Vec<usize> = self.places.numbers().collect();
+        let mut result = self.clear(used.into_iter(), |page| page.leaving);
         for number in leaving {
             let page = &mut self.pages[number as usize];
             if !std::mem::take(&mut page.leaving) {
@@ -416,7 +391,8 @@ impl Pages {
 
     /// Keeps the pages at these places where they are, or no longer.
     pub fn pin(&mut self, first: usize, count: usize, on: bool) {
-        for place in &mut self.places[first..first + count] {
+        for number in first..first + count {
+            let place = self.places.get_mut(number);
             let before = place.pins;
             // So many that they cannot be counted stay for good.
             place.pins = match (on, before) {
@@ -435,18 +411,17 @@ impl Pages {
             return 0;
         }
         let (first, end) = (self.place_of(range.start), self.place_of(range.end));
-        let end = end.min(self.places.len());
-        self.places[first.min(end)..end].iter().filter(|place| place.pins > 0).count() as u64
+        (first..end).filter(|&place| self.places.get(place).pins > 0).count() as u64
     }
 
     /// Whether a page has to stay where it is.
     pub fn is_pinned(&self, place: usize) -> bool {
-        self.pinned > 0 && self.places[place].pins > 0
+        self.pinned > 0 && self.places.get(place).pins > 0
     }
 
     /// Host memory held, in bytes.
     pub fn bytes(&self) -> u64 {
-        (self.places.capacity() * size_of::<Place>()
+        (self.places.bytes()
             + self.pages.capacity() * size_of::<Page>()
             + (self.spare.capacity() + self.vacant.capacity()) * size_of::<PageId>()) as u64
     }
@@ -454,7 +429,8 @@ impl Pages {
     /// Checks the invariants on top of this file; panics with what is wrong.
     pub fn check_invariants(&self) {
         let mut at_home = 0;
-        for (place, at) in self.places.iter().enumerate() {
+        for place in self.places.numbers() {
+            let at = self.places.get(place);
             assert!((at.page as usize) < self.pages.len(), "place {place} maps page {}", at.page);
             if self.at_home(place) {
                 at_home += 1;

@@ -49,9 +49,12 @@ fn main() -> anyhow::Result<()> {
 /// The files given, and the traces of the folders given.
 fn traces(given: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut traces = Vec::new();
-    for path in given {
+    // Cargo runs this in its package's folder, not where it was called.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let rooted = |path: &PathBuf| if path.exists() { path.clone() } else { root.join(path) };
+    for path in given.iter().map(rooted) {
         if !path.is_dir() {
-            traces.push(path.clone());
+            traces.push(path);
             continue;
         }
         let entries = path.read_dir().with_context(|| path.display().to_string())?;

@@ -41,8 +41,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_enum, default_value_t = ReuseName::Wait)]
     pub reuse: ReuseName,
 
-    /// Most memory of each device: bytes, or a multiple of the trace's peak on that device; without
-    /// it a device has 80 GiB, and the pool holds little more than it needs
+    /// Most memory of each device, rounded up to pages: bytes, or a multiple of the trace's peak on
+    /// that device (times the threads); without it a device has 80 GiB, and the pool holds little more than it needs
     #[arg(long, value_name = "8GiB|1.02x")]
     pub capacity: Option<Capacity>,
 
@@ -51,8 +51,9 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "0.02|unbounded")]
     pub headroom: Option<HeadroomArg>,
 
-    /// The size of a page, in which memory is taken from the driver and moved; 2 MiB without it
-    #[arg(long, value_name = "4MiB")]
+    /// The size of a page, in which memory is taken from the driver and moved: a power of two from
+    /// 2 MiB, which it is by default, to 1 GiB
+    #[arg(long, value_name = "4MiB", value_parser = page)]
     pub page: Option<Bytes>,
 
     /// An event completes so many trace operations after its record
@@ -138,6 +139,13 @@ impl From<ReuseName> for Reuse {
     }
 }
 
+/// The size of a page.
+fn page(text: &str) -> Result<Bytes, String> {
+    let bytes: Bytes = text.parse()?;
+    let fits = (2 << 20..=1 << 30).contains(&bytes.0) && bytes.0.is_power_of_two();
+    fits.then_some(bytes).ok_or_else(|| "expected a power of two from 2MiB to 1GiB".to_owned())
+}
+
 /// [`Headroom`] on the command line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct HeadroomArg(pub Headroom);
@@ -184,6 +192,12 @@ mod tests {
     #[test]
     fn the_parser_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn reads_pages() {
+        assert_eq!(page("4MiB"), Ok(Bytes(4 << 20)));
+        assert!(["0", "1", "1MiB", "3MiB", "2GiB", "x"].into_iter().all(|bad| page(bad).is_err()));
     }
 
     #[test]

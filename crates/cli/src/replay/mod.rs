@@ -58,6 +58,9 @@ fn all(args: &ReplayArgs, bar: &ProgressBar, records: &mut Vec<Record>) -> anyho
         for hazard in &hazards {
             bar.suspend(|| eprintln!("{}: hazard: {hazard}", record.trace));
         }
+        if out_of_memory {
+            bar.suspend(|| eprintln!("millpond: {}: allocations found no memory", record.trace));
+        }
         if out_of_memory || record.hazards.is_some_and(|hazards| hazards > 0) {
             outcome = Outcome::Failed;
         }
