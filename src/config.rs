@@ -23,10 +23,10 @@ pub enum Reuse {
 /// How much more than the most that was ever live a device may hold while idle pages could be moved
 /// instead.
 ///
-/// Not counted are the first 32 MiB of small blocks' memory (192 MiB where large blocks take
-/// less than 128), and memory that waits for other streams,
-/// up to 1/128 of the peak: it is replaced rather than waited for. When moving does not serve a
-/// request, pages are created up to the device's limit all the same.
+/// Not counted are the first 32 MiB of small blocks' memory (192 MiB where large blocks take less
+/// than 128), and memory that waits for other streams, up to 1/128 of the peak: it is replaced
+/// rather than waited for. When moving does not serve a request, pages are created up to the
+/// device's limit all the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Headroom {
     /// A little: under one per cent, a few megabytes where the peak is small.

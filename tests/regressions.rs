@@ -156,7 +156,7 @@ fn pins_against_frees_of_the_block() {
             }
         });
         for round in 0..2000 {
-            let block = stream.alloc::<u8>((3 << 20) + (round % 5 << 20)).unwrap();
+            let block = stream.alloc::<u8>((3 << 20) + ((round % 5) << 20)).unwrap();
             address.store(block.address(), Ordering::Relaxed);
             drop(block);
             pool.trim(DeviceId(0), 0).unwrap();
