@@ -68,9 +68,10 @@ fn a_long_run_holds_what_a_short_one_does() {
         // Work in flight on the old streams may cost a page or two.
         let reserved = |report| number(report, "peak_reserved_bytes");
         assert!(reserved(&long) <= reserved(&plain) + 2 * (2 << 20), "lag {lag}: {long}");
-        for field in ["peak_reserved_bytes", "bookkeeping_bytes"] {
+        // Tables grow in chunks; 800 streams would take several times as much if they were kept.
+        for (field, more) in [("peak_reserved_bytes", 2 << 20), ("bookkeeping_bytes", 64 << 10)] {
             let (short, long) = (number(&short, field), number(&long, field));
-            assert!(long * 100 <= short * 105, "lag {lag}, {field}: {short}, then {long}");
+            assert!(long <= short + more, "lag {lag}, {field}: {short}, then {long}");
         }
     }
 }
