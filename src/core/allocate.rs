@@ -5,7 +5,7 @@ use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::Probe;
 use crate::cache::thread::{Entry, ThreadCache};
 use crate::config::Reuse;
-use crate::error::{Error, OutOfMemory, Result};
+use crate::error::{Error, Result};
 use crate::fence::Asked;
 use crate::heap::{Arena, Denied, Request, Rung};
 use crate::lease::{self, Lease};
@@ -183,34 +183,20 @@ impl Core {
             let mut arena = self.enter(device, enter)?;
             let outcome = arena.allocate(request);
             drop(arena);
-            let shortage = match outcome {
+            let report = match outcome {
                 Ok((index, word)) => {
                     return Ok(Grant { block: device.blocks.at(index), hint: word.hint(index) });
                 }
                 Err(Denied::Driver(error)) => return Err(error.into()),
                 Err(Denied::Descriptors) => return Err(Error::TooManyBlocks { device: device.id }),
-                Err(Denied::OutOfMemory(shortage)) => *shortage,
-            };
-            let report = OutOfMemory {
-                device: device.id,
-                stream: request.stream,
-                requested: request.requested,
-                live: shortage.live,
-                reserved: device.gauge.reserved(),
-                limit: device.limit,
-                free: shortage.free,
-                cached: shortage.cached,
-                largest_free: shortage.largest_free,
-                in_flight: shortage.in_flight,
-                held: shortage.held,
-                pending: shortage.pending,
+                Err(Denied::OutOfMemory(report)) => report,
             };
             // Without the arena's lock: the callback may free, and allocate elsewhere.
             match &self.rescue {
                 Some(rescue) if rescue.0(&report) => device.gauge.count(Rung::Callback),
                 _ => {
                     device.gauge.count(Rung::Refused);
-                    return Err(Error::OutOfMemory(Box::new(report)));
+                    return Err(Error::OutOfMemory(report));
                 }
             }
         }

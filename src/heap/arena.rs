@@ -7,11 +7,11 @@ use super::gauge::Gauge;
 use super::index::Index;
 use super::pages::Pages;
 use super::plan::{Bound, Survey};
-use super::shortage::Shortage;
 use super::{Blocks, window::budget};
 use crate::block::{Descriptor, State, StreamId, Word};
 use crate::config::{Reuse, Settings};
 use crate::driver::{DeviceId, Driver, DriverError};
+use crate::error::OutOfMemory;
 use crate::fence::{Asked, Fences};
 use crate::size;
 use crate::sync::Arc;
@@ -94,7 +94,7 @@ pub struct Request {
 #[derive(Debug)]
 pub enum Denied {
     /// No memory for it, and where the memory is.
-    OutOfMemory(Box<Shortage>),
+    OutOfMemory(Box<OutOfMemory>),
     /// A driver call failed.
     Driver(DriverError),
     /// All 2^24 descriptors describe something.
@@ -162,8 +162,7 @@ impl Arena {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
         if request.bytes > self.pages.limit() {
             // Nothing on the way could help.
-            let cached = self.cached_bytes();
-            return Err(Denied::OutOfMemory(Box::new(Shortage { cached, ..self.shortage() })));
+            return Err(self.out_of_memory(request, self.cached_bytes()));
         }
         self.requester = Some(request.stream);
         self.pages.forgive();

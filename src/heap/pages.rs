@@ -66,14 +66,6 @@ pub(super) struct Pages {
     gauge: Arc<Gauge>,
 }
 
-/// Makes room for `more` entries, with an eighth to spare: doubling would cost more memory than it
-/// saves time, beside the driver calls that come with each page.
-fn reserve<T>(entries: &mut Vec<T>, more: usize) {
-    if entries.capacity() - entries.len() < more {
-        entries.reserve_exact(more + entries.len() / 8);
-    }
-}
-
 impl Pages {
     pub fn new(
         driver: Arc<dyn Driver>,
@@ -108,6 +100,10 @@ impl Pages {
 
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
+    }
+
+    pub fn device(&self) -> DeviceId {
+        self.device
     }
 
     pub fn gauge(&self) -> &Gauge {
@@ -259,7 +255,10 @@ impl Pages {
                 number
             }
             None => {
-                reserve(&mut self.pages, 1);
+                if self.pages.len() == self.pages.capacity() {
+                    // Doubling would cost more memory than it saves time, beside a driver call each.
+                    self.pages.reserve_exact(1 + self.pages.len() / 8);
+                }
                 self.pages.push(page);
                 self.pages.len() as PageId - 1
             }

@@ -8,7 +8,6 @@ use super::extent::List;
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::plan::Bound;
-use super::shortage::Shortage;
 use crate::block::{Fence, State, Word};
 use crate::config::Reuse;
 use crate::driver::DriverResult;
@@ -45,7 +44,7 @@ impl Arena {
                 // What was taken in vain is not kept from others; what the driver does not take
                 // back stays spare.
                 let _ = self.pages.release_spare(u64::MAX);
-                return Err(Denied::OutOfMemory(Box::new(Shortage { cached, ..self.shortage() })));
+                return Err(self.out_of_memory(request, cached));
             }
             self.pages.gauge().count(Rung::HostWait);
         }

@@ -1,27 +1,8 @@
 //! Where a device's memory is, for those who asked in vain.
 
-use super::arena::Arena;
-use crate::block::{Fence, State, StreamId};
-use crate::error::StreamBytes;
-
-/// What there is, in bytes, when a request cannot be served.
-#[derive(Debug, Default)]
-pub struct Shortage {
-    /// Asked for and held by users.
-    pub live: u64,
-    /// Idle, in all.
-    pub free: u64,
-    /// Idle and in caches.
-    pub cached: u64,
-    /// The largest idle extent.
-    pub largest_free: u64,
-    /// Idle, and waiting for work in flight.
-    pub in_flight: u64,
-    /// Live blocks by the stream they were allocated on, the most first.
-    pub held: Vec<StreamBytes>,
-    /// Idle blocks by the streams they wait for, the most first.
-    pub pending: Vec<StreamBytes>,
-}
+use super::arena::{Arena, Denied, Request};
+use crate::block::{State, StreamId};
+use crate::error::{OutOfMemory, StreamBytes};
 
 fn add(to: &mut Vec<StreamBytes>, stream: StreamId, bytes: u64) {
     match to.iter_mut().find(|entry| entry.stream == stream) {
@@ -42,36 +23,50 @@ impl Arena {
         cached
     }
 
-    /// Looks at every extent. What is cached is for the caller to say.
-    pub(super) fn shortage(&self) -> Shortage {
-        let mut shortage = Shortage { free: self.pages.spare_bytes(), ..Shortage::default() };
+    /// The out-of-memory answer as things stand; `cached` is what lay in caches when the request came.
+    pub(super) fn out_of_memory(&self, request: Request, cached: u64) -> Denied {
+        let mut report = OutOfMemory {
+            device: self.pages.device(),
+            stream: request.stream,
+            requested: request.requested,
+            live: 0,
+            reserved: self.pages.reserved(),
+            limit: self.pages.limit(),
+            free: self.pages.spare_bytes(),
+            cached,
+            largest_free: 0,
+            in_flight: 0,
+            held: Vec::new(),
+            pending: Vec::new(),
+        };
         self.for_each_extent(|_, block| {
             let (state, bytes) = (block.word().state(), block.size());
             match state {
                 State::Live => {
-                    shortage.live += block.requested();
-                    add(&mut shortage.held, block.stream(), block.requested());
+                    report.live += block.requested();
+                    add(&mut report.held, block.stream(), block.requested());
                 }
                 State::Free | State::Cached => {
-                    shortage.free += bytes;
-                    shortage.largest_free = shortage.largest_free.max(bytes);
+                    report.free += bytes;
+                    report.largest_free = report.largest_free.max(bytes);
                     let mut pending = false;
-                    block.all_fences(|fence: Fence| {
+                    block.all_fences(|fence| {
                         if !self.fences.completed(fence) {
                             pending = true;
-                            add(&mut shortage.pending, fence.stream(), bytes);
+                            add(&mut report.pending, fence.stream(), bytes);
                         }
                         true
                     });
                     if pending {
-                        shortage.in_flight += bytes;
+                        report.in_flight += bytes;
                     }
                 }
                 State::Spare | State::Hole | State::Claimed => {}
             }
         });
-        shortage.held.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
-        shortage.pending.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
-        shortage
+        for list in [&mut report.held, &mut report.pending] {
+            list.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
+        }
+        Denied::OutOfMemory(Box::new(report))
     }
 }
