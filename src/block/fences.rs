@@ -59,6 +59,11 @@ impl Descriptor {
         self.try_entries(|_, fence| test(fence))
     }
 
+    /// Calls `each` with every fence.
+    pub fn for_each_fence(&self, mut each: impl FnMut(Fence)) {
+        self.entries(|_, fence| each(fence));
+    }
+
     /// Owner: the block now belongs to `stream` alone; what it was used on before is settled.
     pub fn reset_fences(&self, stream: StreamId) {
         self.fences[0].store(Fence::open(stream).0, Ordering::Relaxed);

@@ -8,23 +8,32 @@ use crate::block::Fence;
 /// as it has pending seals.
 #[derive(Default)]
 pub(crate) struct Asked {
-    /// The earliest of each stream.
-    failed: Vec<Fence>,
+    failed: Earliest,
+}
+
+/// The earliest of each stream's fences.
+#[derive(Default)]
+pub(crate) struct Earliest(pub Vec<Fence>);
+
+impl Earliest {
+    pub fn add(&mut self, fence: Fence) {
+        match self.0.iter_mut().find(|held| held.stream() == fence.stream()) {
+            Some(held) if held.q() <= fence.q() => {}
+            Some(held) => *held = fence,
+            None => self.0.push(fence),
+        }
+    }
 }
 
 impl Asked {
     /// Whether the fence, or an earlier one of its stream, was asked about in vain.
     pub fn has_failed(&self, fence: Fence) -> bool {
-        self.failed.iter().any(|f| f.stream() == fence.stream() && f.q() <= fence.q())
+        self.failed.0.iter().any(|f| f.stream() == fence.stream() && f.q() <= fence.q())
     }
 
     /// Counts the fence as asked about in vain.
     pub fn refuse(&mut self, fence: Fence) {
-        match self.failed.iter_mut().find(|f| f.stream() == fence.stream()) {
-            Some(earliest) if earliest.q() <= fence.q() => {}
-            Some(earliest) => *earliest = fence,
-            None => self.failed.push(fence),
-        }
+        self.failed.add(fence);
     }
 
     /// Whether `fence` has completed, by at most one query, after a seal where none covers it yet.

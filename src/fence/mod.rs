@@ -44,7 +44,7 @@ use crate::block::{Fence, StreamId};
 use crate::driver::{DeviceId, Driver, DriverError, DriverResult, EventHandle};
 use crate::sync::{Arc, AtomicU64, Ordering, fence};
 use crate::table::Table;
-pub(crate) use asked::Asked;
+pub(crate) use asked::{Asked, Earliest};
 use event::{Events, KNOWN};
 use registry::Registry;
 use std::time::Duration;

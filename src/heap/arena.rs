@@ -1,13 +1,13 @@
 //! The arena: the part of a heap that one thread enters at a time, and the order in which a miss
 //! looks for memory.
 
+use super::Blocks;
 use super::extent::{Links, List};
 use super::fit::Effort;
 use super::gauge::Gauge;
 use super::index::Index;
 use super::pages::Pages;
 use super::plan::{Bound, Survey};
-use super::{Blocks, window::budget};
 use crate::block::{Descriptor, State, StreamId, Word};
 use crate::config::{Reuse, Settings};
 use crate::driver::{DeviceId, Driver, DriverError};
@@ -27,17 +27,16 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Calls `each` with all extents of a list.
-    pub fn for_each(&self, list: List, links: &[Links], each: impl FnMut(u32)) {
-        let index = match list {
+    /// The index of one of the region's lists.
+    pub fn index(&self, list: List) -> &Index {
+        match list {
             List::Free | List::None => &self.free,
             List::Cached => &self.cached,
             List::Holes => &self.holes,
-        };
-        index.for_each(links, each);
+        }
     }
 
-    /// The index of one of the region's lists.
+    /// The same, to be changed.
     pub fn list(&mut self, list: List) -> &mut Index {
         match list {
             List::Free | List::None => &mut self.free,
@@ -50,14 +49,6 @@ impl Region {
 /// Small blocks' region, and the other.
 pub(super) const SMALL: u8 = 0;
 pub(super) const LARGE: u8 = 1;
-
-/// What small blocks may spread over rather than that cached ones are broken up: a few of each size
-/// for a few threads, where large blocks take hardly as much; otherwise less, or this share of what
-/// is reserved.
-const SPREAD_FLOOR: u64 = 32 << 20;
-const SPREAD_TINY: u64 = 192 << 20;
-const TINY: u64 = 128 << 20;
-const SPREAD_SHARE: u64 = 256;
 
 pub struct Arena {
     pub(super) blocks: Arc<Blocks>,
@@ -213,32 +204,6 @@ impl Arena {
         self.reclaim_for(region, request)
     }
 
-    /// Whether small blocks may still take fresh pages instead of breaking up cached ones: while
-    /// their region is a small part of the whole, keeping one block of each size at hand is worth
-    /// more than the memory.
-    fn may_spread(&self) -> bool {
-        self.regions[usize::from(SMALL)].backed
-            < self.spread_floor().max(self.pages.reserved() / SPREAD_SHARE)
-            && self.pages.room(self.budget(SMALL, self.peak_live, 0)) > 0
-    }
-
-    fn spread_floor(&self) -> u64 {
-        let large = self.regions[usize::from(LARGE)].backed;
-        if large < TINY { SPREAD_TINY } else { SPREAD_FLOOR }
-    }
-
-    /// Most bytes to hold as long as moving pages does, by the most bytes that were ever live: the
-    /// first few megabytes of small blocks are not counted.
-    pub(super) fn budget(&self, region: u8, peak_live: u64, pending: u64) -> u64 {
-        let small = match region {
-            SMALL => self.regions[usize::from(SMALL)].backed + self.pages.page_bytes(),
-            // What small blocks spread over counts as live.
-            _ => 0,
-        };
-        budget(peak_live, pending, self.settings.headroom)
-            .saturating_add(small.min(self.spread_floor()))
-    }
-
     /// Policy `SameStream` asks the driver nothing.
     fn new_inquiry(&self) -> Option<Asked> {
         (self.settings.reuse != Reuse::SameStream).then(Asked::default)
@@ -312,9 +277,10 @@ impl Arena {
         self.inquiry = self.new_inquiry();
         let mut changed = false;
         let mut listed = std::mem::take(&mut self.listed);
-        let Region { free, cached, .. } = &self.regions[usize::from(region)];
-        for list in [free, cached] {
-            list.for_each(&self.links, |index| listed.push((self.block(index).address(), index)));
+        let from = &self.regions[usize::from(region)];
+        for list in [List::Free, List::Cached] {
+            let each = |index| listed.push((self.block(index).address(), index));
+            from.index(list).for_each(&self.links, each);
         }
         listed.sort_unstable();
         for &(address, index) in &listed {

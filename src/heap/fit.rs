@@ -85,11 +85,7 @@ impl Arena {
             if !self.claim(index, seen) {
                 continue;
             }
-            if effort == Effort::Wait && !self.wait_for(index, request.stream) {
-                self.block(index).all_fences(|fence| {
-                    asked.refuse(fence);
-                    true
-                });
+            if effort == Effort::Wait && !self.wait_for(index, request.stream, &mut asked) {
                 self.file(index, State::Free);
                 continue;
             }
@@ -108,10 +104,10 @@ impl Arena {
         effort: Effort,
         asked: &mut Asked,
     ) -> Option<Candidate> {
-        let mut bin = self.regions[usize::from(region)].list(list).first_bin(request.bytes);
+        let mut bin = self.regions[usize::from(region)].index(list).first_bin(request.bytes);
         while let Some(current) = bin {
             let mut best: Option<Candidate> = None;
-            let mut index = self.regions[usize::from(region)].list(list).head(current);
+            let mut index = self.regions[usize::from(region)].index(list).head(current);
             while index != 0 {
                 let next = self.links[index as usize].bin_next;
                 // The word before the fences: the claim is for what was looked at, or fails.
@@ -136,7 +132,7 @@ impl Arena {
             if best.is_some() {
                 return best;
             }
-            bin = self.regions[usize::from(region)].list(list).bin_after(current);
+            bin = self.regions[usize::from(region)].index(list).bin_after(current);
         }
         None
     }
@@ -173,10 +169,15 @@ impl Arena {
         !self.block(index).all_fences(|fence| fence.stream() == stream)
     }
 
-    /// Makes `stream` wait for what a claimed extent's other streams still do.
-    /// False where some stream cannot be waited for now: then the extent is not usable.
-    pub(super) fn wait_for(&self, index: u32, stream: StreamId) -> bool {
-        self.block(index).all_fences(|fence| matches!(self.fences.wait(stream, fence), Ok(true)))
+    /// Makes `stream` wait for what a claimed extent's other streams still do. False where some stream
+    /// cannot be waited for now: then the extent is not usable, and its fences count as refused.
+    pub(super) fn wait_for(&self, index: u32, stream: StreamId, asked: &mut Asked) -> bool {
+        let block = self.block(index);
+        let waits = block.all_fences(|fence| matches!(self.fences.wait(stream, fence), Ok(true)));
+        if !waits {
+            block.for_each_fence(|fence| asked.refuse(fence));
+        }
+        waits
     }
 
     /// Cuts a claimed extent to the request's size, files the rest, and makes it live.

@@ -9,6 +9,7 @@
 //! on the state word has it.
 
 mod arena;
+mod budget;
 mod extent;
 mod fit;
 mod gauge;

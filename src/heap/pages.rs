@@ -183,9 +183,9 @@ impl Pages {
         (at.page != 0 && !at.fence.is_none()).then_some(at.fence)
     }
 
-    /// The places with dormant mappings that work in flight may use, ascending.
-    pub fn places_in_the_way(&self) -> impl Iterator<Item = usize> {
-        self.places.numbers().filter(|&place| self.in_the_way(place).is_some())
+    /// The places with dormant mappings that work in flight may use, ascending, and their fences.
+    pub fn fences_in_the_way(&self) -> impl Iterator<Item = (usize, Fence)> {
+        self.places.numbers().filter_map(|place| Some((place, self.in_the_way(place)?)))
     }
 
     /// Takes a spare page.

@@ -1,5 +1,5 @@
-//! What a request that fits nowhere could be served from: a survey of all extents, the window chosen
-//! in it, and the pages for that window's holes. Looks at everything and changes nothing.
+//! What a request that fits nowhere could be served from: a survey of what is idle, the window chosen
+//! in it, and the pages for that window's holes. Changes nothing.
 
 use super::arena::{Arena, LARGE, Request, SMALL};
 use super::extent::List;
@@ -10,14 +10,14 @@ use crate::block::State;
 use crate::fence::Asked;
 use std::ops::Range;
 
-/// What a walk over all extents saw.
+/// What was seen of the extents that are idle.
 #[derive(Default)]
 pub(super) struct Survey {
     /// Idle extents and holes in address order, the small region's first.
     pub pieces: Vec<Piece>,
     /// Where the large region's begin.
     large: usize,
-    /// Granted bytes of live blocks.
+    /// Bytes that are not idle: live blocks, and small ones in caches.
     pub live: u64,
     /// Idle bytes that wait for other streams.
     pending: u64,
@@ -122,8 +122,17 @@ pub(super) enum Bound {
     Limit,
 }
 
+/// What is to be served, and how far to go for it.
+#[derive(Clone, Copy)]
+pub(super) struct Aim {
+    pub region: u8,
+    pub request: Request,
+    pub effort: Effort,
+    pub bound: Bound,
+}
+
 impl Arena {
-    /// Looks at every extent: what is idle and usable for a request with this effort.
+    /// Looks at what is idle, and usable for a request with this effort.
     pub(super) fn survey(&mut self, request: Request, effort: Effort, asked: &mut Asked) -> Survey {
         self.survey_with(|arena, index, state| {
             (effort > Effort::Uncached || state == State::Free)
@@ -132,7 +141,7 @@ impl Arena {
     }
 
     /// Looks at every extent that is in the index: what is idle, and usable as `usable` says. Live
-    /// blocks are not passed by; small ones in caches count as live.
+    /// blocks are not passed by.
     pub(super) fn survey_with(
         &mut self,
         mut usable: impl FnMut(&Self, u32, State) -> bool,
@@ -146,7 +155,7 @@ impl Arena {
             let from = &self.regions[usize::from(region)];
             let mut idle = 0;
             for list in [List::Free, List::Cached, List::Holes] {
-                from.for_each(list, &self.links, |index| {
+                from.index(list).for_each(&self.links, |index| {
                     let block = self.block(index);
                     // The word before the fences: the claim is for what was looked at, or fails.
                     let seen = block.word();
@@ -175,38 +184,27 @@ impl Arena {
     }
 
     /// Chooses the window and where its pages come from.
-    pub(super) fn plan(
-        &self,
-        survey: &mut Survey,
-        region: u8,
-        request: Request,
-        effort: Effort,
-        bound: Bound,
-        asked: &mut Asked,
-    ) -> Option<Plan> {
-        let plan = self.plan_with(best_window, survey, region, request, effort, bound, asked);
-        match bound {
+    pub(super) fn plan(&self, survey: &mut Survey, aim: Aim, asked: &mut Asked) -> Option<Plan> {
+        let plan = self.plan_with(best_window, survey, aim, asked);
+        match aim.bound {
             Bound::Limit if plan.is_none() => {
                 let tightest = |pieces: &[Piece], bytes, page| {
                     tightest_window(pieces, bytes, page, |range| self.pages.pinned_in(range))
                 };
-                self.plan_with(tightest, survey, region, request, effort, bound, asked)
+                self.plan_with(tightest, survey, aim, asked)
             }
             _ => plan,
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "`plan`, with the window's choice")]
     fn plan_with(
         &self,
         choose: impl Fn(&[Piece], u64, u64) -> Option<Window>,
         survey: &mut Survey,
-        region: u8,
-        request: Request,
-        effort: Effort,
-        bound: Bound,
+        aim: Aim,
         asked: &mut Asked,
     ) -> Option<Plan> {
+        let Aim { region, request, effort, bound } = aim;
         let page = self.pages.page_bytes();
         let mut swept = false;
         let (mut plan, runs, mut open) = loop {
@@ -301,7 +299,7 @@ impl Arena {
             Some((_, None)) => true,
             None => false,
         };
-        let in_the_way = self.pages.places_in_the_way();
+        let in_the_way = self.pages.fences_in_the_way().map(|(place, _)| place);
         in_the_way
             .filter(|&place| !comes_back(place) && self.is_closed(place, effort, asked))
             .collect()

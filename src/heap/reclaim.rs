@@ -11,6 +11,7 @@ use super::plan::Bound;
 use crate::block::{Fence, State, Word};
 use crate::config::Reuse;
 use crate::driver::DriverResult;
+use crate::fence::Earliest;
 use std::time::{Duration, Instant};
 
 /// Misses between two attempts to get below the watermarks.
@@ -75,29 +76,20 @@ impl Arena {
 
     /// The earliest fence of each stream that idle memory waits for.
     fn oldest_fences(&self) -> Vec<Fence> {
-        let mut oldest: Vec<Fence> = Vec::new();
-        let mut consider = |fence: Fence| {
+        let mut oldest = Earliest::default();
+        let mut consider = |fence| {
             if !self.fences.completed(fence) {
-                match oldest.iter_mut().find(|held| held.stream() == fence.stream()) {
-                    Some(held) if held.q() <= fence.q() => {}
-                    Some(held) => *held = fence,
-                    None => oldest.push(fence),
-                }
+                oldest.add(fence);
             }
-            true
         };
         self.for_each_extent(|_, block| {
             if matches!(block.word().state(), State::Free | State::Cached) {
-                block.all_fences(&mut consider);
+                block.for_each_fence(&mut consider);
             }
         });
         // Old mappings keep places from getting pages.
-        self.pages.places_in_the_way().filter_map(|place| self.pages.in_the_way(place)).for_each(
-            |fence| {
-                consider(fence);
-            },
-        );
-        oldest
+        self.pages.fences_in_the_way().for_each(|(_, fence)| consider(fence));
+        oldest.0
     }
 
     /// Waits on the host until some idle memory's oldest work is over. False at the deadline, or
@@ -143,9 +135,9 @@ impl Arena {
             // Where all large memory is in use there is little to give, and asking would cost what
             // the caches hold.
             let page = self.pages.page_bytes();
-            let large = &mut self.regions[usize::from(LARGE)];
+            let large = &self.regions[usize::from(LARGE)];
             let mut idle = [List::Free, List::Cached].into_iter();
-            if idle.any(|list| large.list(list).first_bin(page).is_some()) {
+            if idle.any(|list| large.index(list).first_bin(page).is_some()) {
                 // A driver that takes nothing back leaves things as they are.
                 let _ = self.trim(marks.low);
             }

@@ -50,12 +50,11 @@ impl Arena {
                     report.free += bytes;
                     report.largest_free = report.largest_free.max(bytes);
                     let mut pending = false;
-                    block.all_fences(|fence| {
+                    block.for_each_fence(|fence| {
                         if !self.fences.completed(fence) {
                             pending = true;
                             add(&mut report.pending, fence.stream(), bytes);
                         }
-                        true
                     });
                     if pending {
                         report.in_flight += bytes;

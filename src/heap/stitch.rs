@@ -14,9 +14,9 @@ use super::arena::{Arena, Denied, Request};
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::pages::{Move, PageId};
-use super::plan::{Bound, Plan, Survey, Taking};
+use super::plan::{Aim, Bound, Plan, Survey, Taking};
 use super::window::{Kind, Window};
-use crate::block::{Fence, FenceSet, State, StreamId, Word};
+use crate::block::{Fence, FenceSet, State, Word};
 use crate::driver::DriverResult;
 use crate::fence::Asked;
 use std::ops::Range;
@@ -61,12 +61,13 @@ impl Arena {
         effort: Effort,
         bound: Bound,
     ) -> Result<Option<(u32, Word)>, Denied> {
+        let aim = Aim { region, request, effort, bound };
         let mut asked = Asked::default();
         loop {
             let mut survey = self.survey(request, effort, &mut asked);
-            let plan = self.plan(&mut survey, region, request, effort, bound, &mut asked);
+            let plan = self.plan(&mut survey, aim, &mut asked);
             let step = match &plan {
-                Some(plan) => self.carry_out(&survey, plan, request, effort, &mut asked),
+                Some(plan) => self.carry_out(&survey, plan, aim, &mut asked),
                 None => Ok(Step::Failed),
             };
             self.scratch = survey;
@@ -83,16 +84,17 @@ impl Arena {
         &mut self,
         survey: &Survey,
         plan: &Plan,
-        request: Request,
-        effort: Effort,
+        aim: Aim,
         asked: &mut Asked,
     ) -> Result<Step, Denied> {
+        let Aim { request, effort, .. } = aim;
         let mut claims = Claims::default();
         let places = plan.takings.iter().map(|taking| taking.from);
         let ready = self.claim_window(survey, &plan.window, &mut claims).and_then(|claimed| {
             Ok(claimed
                 && self.claim_givers(survey, Some(&plan.window), places, &mut claims)?
-                && (effort != Effort::Wait || self.wait_for_claims(&claims, request.stream, asked)))
+                && (effort != Effort::Wait
+                    || claims.resident().all(|index| self.wait_for(index, request.stream, asked))))
         });
         match ready {
             Ok(true) => {}
@@ -156,7 +158,7 @@ impl Arena {
         let (last, hole) = claims.parts[claims.parts.len() - 1];
         let end = edge(window.end, hole, true);
         let block = self.block(last);
-        if end < block.address() + block.size() {
+        if end < block.end() {
             let rest = self.split(last, end - block.address()).ok_or(Denied::Descriptors)?;
             claims.rests.push((window.last, rest, hole));
         }
@@ -224,10 +226,7 @@ impl Arena {
         let survey = self.survey_with(|arena, index, state| {
             // Asks about each stream, so that the next attempt may find them all done.
             let mut done = true;
-            arena.block(index).all_fences(|fence| {
-                done &= asked.ask(&arena.fences, fence);
-                true
-            });
+            arena.block(index).for_each_fence(|fence| done &= asked.ask(&arena.fences, fence));
             state == State::Free && done
         });
         let mut givers = self.whole_pages(survey.idle_runs(None));
@@ -252,7 +251,7 @@ impl Arena {
     }
 
     /// The addresses of pages at ascending places, neighbours together.
-    pub(super) fn runs_of(&self, places: impl Iterator<Item = usize>) -> Vec<Range<u64>> {
+    fn runs_of(&self, places: impl Iterator<Item = usize>) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for place in places {
             let (start, end) = (self.pages.address_of(place), self.pages.address_of(place + 1));
@@ -266,7 +265,7 @@ impl Arena {
 
     /// Cuts these ranges, ascending, out of a claimed extent that holds them, and files what is left.
     /// Returns the pieces cut out, claimed; false with them when descriptors ran out.
-    pub(super) fn cut_out(&mut self, index: u32, ranges: &[Range<u64>]) -> (Vec<u32>, bool) {
+    fn cut_out(&mut self, index: u32, ranges: &[Range<u64>]) -> (Vec<u32>, bool) {
         let mut pieces = Vec::new();
         let address = self.block(index).address();
         // The uppermost first: `index` stays what lies below.
@@ -290,20 +289,6 @@ impl Arena {
         }
         self.file(index, State::Free);
         (pieces, true)
-    }
-
-    /// Makes `stream` wait for what is still done with claimed memory.
-    fn wait_for_claims(&mut self, claims: &Claims, stream: StreamId, asked: &mut Asked) -> bool {
-        claims.resident().all(|index| {
-            let waits = self.wait_for(index, stream);
-            if !waits {
-                self.block(index).all_fences(|fence| {
-                    asked.refuse(fence);
-                    true
-                });
-            }
-            waits
-        })
     }
 
     /// Gives claimed extents back as they were.
@@ -398,9 +383,8 @@ impl Arena {
             self.settle(base, State::Free);
             base = upper;
         }
-        let (address, size) = (self.block(base).address(), self.block(base).size());
-        if window.end < address + size
-            && let Some(rest) = self.split(base, window.end - address)
+        if window.end < self.block(base).end()
+            && let Some(rest) = self.split(base, window.end - self.block(base).address())
         {
             self.settle(rest, State::Free);
         }
@@ -408,7 +392,7 @@ impl Arena {
     }
 
     /// Files claimed extents, which together were whole pages, as the holes that they have become.
-    pub(super) fn leave_holes(&mut self, mut pieces: Vec<u32>) {
+    fn leave_holes(&mut self, mut pieces: Vec<u32>) {
         pieces.sort_unstable_by_key(|&index| self.block(index).address());
         let mut pieces = pieces.into_iter().peekable();
         while let Some(hole) = pieces.next() {

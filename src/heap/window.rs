@@ -5,7 +5,6 @@
 //! where one ends: any other could be moved until it does without needing more.
 
 use crate::block::Word;
-use crate::config::Headroom;
 use std::ops::{Range, RangeInclusive};
 
 /// An extent that is idle or a hole, as a survey saw it.
@@ -200,29 +199,6 @@ fn best_in_run(
     }
 }
 
-/// Where the user sets no bound: the share of the peak that may be held beyond it before pages are
-/// moved rather than created. Without any, each step would move as many pages as it finds free.
-const HEADROOM: f64 = 1.0 / 200.0;
-/// Small pools may hold this much more, but at most so large a share of their peak.
-const FLOOR: f64 = (12 << 20) as f64;
-const FLOOR_SHARE: f64 = 1.0 / 32.0;
-
-/// Memory that waits for other streams may be replaced rather than waited for, up to this share.
-const PENDING_SHARE: u64 = 128;
-
-/// Most bytes to hold as long as moving pages does, by the most bytes that were ever live, and the
-/// idle ones that wait for other streams.
-pub(super) fn budget(peak_live: u64, pending: u64, headroom: Headroom) -> u64 {
-    let peak = peak_live as f64;
-    let more = match headroom {
-        Headroom::Automatic => (peak * HEADROOM).max(FLOOR.min(peak * FLOOR_SHARE)),
-        Headroom::Share(share) => peak * share,
-        Headroom::Unbounded => return u64::MAX,
-    };
-    let pending = pending.min(peak_live / PENDING_SHARE);
-    peak_live.saturating_add(more as u64).saturating_add(pending)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,6 +260,16 @@ mod tests {
         pages.filter(|page| (page * PAGE..(page + 1) * PAGE).all(idle)).count() as u64
     }
 
+    /// Checks what a window says of itself.
+    fn fits(pieces: &[Piece], window: &Window, bytes: u64) -> Result<(), TestCaseError> {
+        prop_assert_eq!(missing(pieces, window.start, bytes), Some(window.missing));
+        prop_assert!(pieces[window.first].address <= window.start);
+        prop_assert!(window.start < pieces[window.first].end());
+        prop_assert!(pieces[window.last].address < window.end);
+        prop_assert!(window.end <= pieces[window.last].end());
+        Ok(())
+    }
+
     proptest! {
         #[test]
         fn no_other_window_takes_less_from_others(
@@ -298,13 +284,7 @@ mod tests {
                 .min();
             let found = tightest_window(&pieces, bytes, PAGE, |_| 0);
             prop_assert_eq!(found.map(|w| taken(&pieces, w.start, bytes)), want);
-            if let Some(window) = found {
-                prop_assert_eq!(missing(&pieces, window.start, bytes), Some(window.missing));
-                prop_assert!(pieces[window.first].address <= window.start);
-                prop_assert!(window.start < pieces[window.first].end());
-                prop_assert!(pieces[window.last].address < window.end);
-                prop_assert!(window.end <= pieces[window.last].end());
-            }
+            found.map_or(Ok(()), |window| fits(&pieces, &window, bytes))?;
         }
 
         #[test]
@@ -317,13 +297,7 @@ mod tests {
             let want = (0..end).filter_map(|start| missing(&pieces, start, bytes)).min();
             let found = best_window(&pieces, bytes, PAGE);
             prop_assert_eq!(found.map(|w| w.missing), want);
-            if let Some(window) = found {
-                prop_assert_eq!(missing(&pieces, window.start, bytes), Some(window.missing));
-                prop_assert!(pieces[window.first].address <= window.start);
-                prop_assert!(window.start < pieces[window.first].end());
-                prop_assert!(pieces[window.last].address < window.end);
-                prop_assert!(window.end <= pieces[window.last].end());
-            }
+            found.map_or(Ok(()), |window| fits(&pieces, &window, bytes))?;
         }
     }
 }
