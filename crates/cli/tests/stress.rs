@@ -60,6 +60,10 @@ fn the_report_adds_up() {
     let hits = ["thread", "stream", "shard", "heap"].map(|layer| number(&report["hits"][layer]));
     assert_eq!(hits.iter().sum::<u64>(), number(&report["allocations"]));
     assert!(report["hazards"].is_null(), "not watched for");
+    assert_eq!(report["sampled"], false);
+    let calls = ["allocations", "frees", "uses", "schedule_waits"];
+    let sum: u64 = calls.iter().map(|call| number(&report[*call])).sum();
+    assert_eq!(number(&report["operations"]), sum);
     assert_eq!(report["seed"], 11);
     let devices = report["devices"].as_array().expect("devices");
     assert_eq!(devices.len(), 4);
@@ -102,6 +106,43 @@ fn the_share_of_foreign_frees_is_kept() {
 }
 
 #[test]
+fn all_schedules_in_one_command_end_with_their_sum() {
+    let options = ["--operations", "6e3", "--schedule", "all", "--threads", "6", "--sample"];
+    let run = millpond(["stress", "--json", "--oracle", "--seed", "4"].iter().chain(&options));
+    assert_eq!(run.status, Some(0), "{} {}", run.stdout, run.stderr);
+    let objects = run.objects();
+    let (total, parts) = objects.split_last().expect("a total");
+    let names: Vec<_> = parts.iter().map(|part| part["schedule"].clone()).collect();
+    assert_eq!(names, ["1f1b", "interleaved", "random"]);
+    assert_eq!(total["schedules"], Value::Array(names));
+    assert_eq!((&total["schedule"], &total["sampled"]), (&"all".into(), &true.into()));
+    assert_eq!((&total["hazards"], &total["overlaps"]), (&0.into(), &0.into()));
+    for part in parts {
+        assert!(number(&part["operations"]) >= 2000, "{part}");
+    }
+    for field in ["operations", "allocations", "frees", "uses", "schedule_waits", "steps"] {
+        let sum: u64 = parts.iter().map(|part| number(&part[field])).sum();
+        assert!(sum > 0 && number(&total[field]) == sum, "{field}: {total}");
+    }
+    let kinds = ["allocations", "frees", "uses", "schedule_waits"];
+    let sum: u64 = kinds.iter().map(|kind| number(&total[*kind])).sum();
+    assert_eq!(number(&total["operations"]), sum);
+    assert!(number(&total["invariant_checks"]) >= 3, "at least at the end of each");
+}
+
+#[test]
+fn samples_go_with_everything_else() {
+    for options in [
+        &["--streams-fresh", "--threads", "5"][..],
+        &["--capacity", "200MiB", "--schedule", "random"],
+        &["--devices", "1", "--streams", "1", "--threads", "2", "--oracle"],
+    ] {
+        let report = report(&[options, &["--sample", "--seed", "2"]].concat());
+        assert_eq!((&report["sampled"], &report["overlaps"]), (&true.into(), &0.into()));
+    }
+}
+
+#[test]
 fn completion_may_lag() {
     for lag in ["0", "50"] {
         let report = report(&["--lag", lag, "--oracle"]);
@@ -132,7 +173,9 @@ fn out_of_memory_is_reported_and_survived() {
 fn people_get_tables_and_the_seed() {
     let run = millpond(["stress", "--steps", "1", "--seed", "42", "--devices", "2"]);
     assert_eq!(run.status, Some(0), "{}", run.stderr);
-    for word in ["seed: 42", "peak reserved", "hits: thread cache", "waits inserted"] {
+    for word in
+        ["seed: 42", "peak reserved", "hits: thread cache", "waits inserted", " operations ("]
+    {
         assert!(run.stdout.contains(word), "no `{word}`: {}", run.stdout);
     }
     assert_eq!(run.stderr, "", "no progress bar where there is no terminal");
@@ -152,6 +195,11 @@ fn what_makes_no_sense_is_refused() {
         &["--seconds", "-1"],
         &["--seconds", "NaN"],
         &["--seconds", "1", "--steps", "2"],
+        &["--operations", "0"],
+        &["--operations", "1e20"],
+        &["--operations", "many"],
+        &["--operations", "9", "--seconds", "2"],
+        &["--operations", "9", "--steps", "2"],
         &["--seed", "-1"],
         &["--foreign-frees", "1.5"],
         &["--foreign-frees", "NaN"],

@@ -15,8 +15,12 @@ pub(super) struct Ledger {
     pub out_of_memory: AtomicU64,
     /// `try_alloc` found another thread in the arena.
     pub busy: AtomicU64,
+    /// Uses and last uses that were declared.
+    pub uses: AtomicU64,
     /// Waits that the schedule itself submits.
     pub waits: AtomicU64,
+    /// Blocks that shared memory with another live one.
+    pub overlaps: AtomicU64,
     pub alloc: Clock,
     pub free: Clock,
     pub devices: Vec<Level>,
@@ -25,6 +29,16 @@ pub(super) struct Ledger {
 impl Ledger {
     pub fn new(devices: usize) -> Self {
         Self { devices: (0..devices).map(|_| Level::default()).collect(), ..Self::default() }
+    }
+}
+
+impl Ledger {
+    /// Calls that the pool has answered: allocations, frees, uses, waits.
+    pub fn operations(&self) -> u64 {
+        [&self.allocations, &self.frees, &self.uses, &self.waits]
+            .iter()
+            .map(|counter| counter.load(Relaxed))
+            .sum()
     }
 }
 

@@ -2,18 +2,23 @@
 //! filled, every block checked before it is freed, everything counted.
 
 use super::block::{Ask, Block};
+use super::contents::Coverage;
 use super::ledger::{Ledger, count};
+use super::occupancy::Occupancy;
 use super::rng::Rng;
 use super::worker::Halt;
 use millpond::driver::sim::SimDriver;
-use millpond::{Error, Pool, Stream};
-use millpond_simgpu::{Completion, Sim};
+use millpond::{Error, Pool, Stream, size};
+use millpond_simgpu::{Completion, Sim, Touch};
 
 /// What all threads of a run share.
 pub(super) struct Machine {
     pub sim: Sim,
     pub pool: Pool,
     pub ledger: Ledger,
+    occupancy: Occupancy,
+    coverage: Coverage,
+    oracle: bool,
 }
 
 /// How the devices are.
@@ -23,8 +28,12 @@ pub(super) struct Setup {
     pub capacity: u64,
     pub completion: Completion,
     pub oracle: bool,
+    pub coverage: Coverage,
     pub seed: u64,
 }
+
+/// Addresses of a device; what lies below the first and behind the last is nobody's.
+const ADDRESSES: u64 = 16 << 40;
 
 /// The simulated driver's handle of a stream.
 fn raw(stream: &Stream) -> millpond_simgpu::Stream {
@@ -37,12 +46,20 @@ impl Machine {
             .devices(setup.devices)
             .capacity(setup.capacity)
             .completion(setup.completion)
+            .address_space(ADDRESSES)
             .contents(true)
             .oracle(setup.oracle)
             .seed(setup.seed)
             .build()?;
         let pool = Pool::builder(SimDriver::new(sim.clone())).peer_access(true).build()?;
-        Ok(Self { sim, pool, ledger: Ledger::new(usize::from(setup.devices)) })
+        Ok(Self {
+            sim,
+            pool,
+            ledger: Ledger::new(usize::from(setup.devices)),
+            occupancy: Occupancy::new(ADDRESSES * (u64::from(setup.devices) + 1)),
+            coverage: setup.coverage,
+            oracle: setup.oracle,
+        })
     }
 
     /// Allocates on `stream` for the thread `who` and fills the block with a pattern of its own.
@@ -82,6 +99,9 @@ impl Machine {
             Err(error) => return Err(error.into()),
         };
         count(&ledger.allocations);
+        if !self.occupancy.enter(memory.address(), size::granted(bytes)) {
+            count(&ledger.overlaps);
+        }
         let device = usize::from(stream.device().0);
         ledger.devices[device].add(bytes);
         Ok(Some(Block { memory, bytes, pattern, device, home: Some(stream.clone()), born: who }))
@@ -89,21 +109,59 @@ impl Machine {
 
     /// Fills the block with its pattern, from any device.
     pub fn fill(&self, block: &Block, stream: &Stream) -> Result<(), Halt> {
-        self.sim.fill(raw(stream), block.memory.address(), block.bytes, block.pattern)?;
+        let (address, bytes) = (block.memory.address(), block.bytes);
+        self.touch(stream, &[Touch::write(address, bytes)])?;
+        for (at, len) in self.coverage.parts(address, bytes) {
+            self.sim.fill(raw(stream), at, len, block.pattern)?;
+        }
         Ok(())
     }
 
     /// Compares the block with its pattern when `stream` comes to it.
     pub fn check(&self, block: &Block, stream: &Stream) -> Result<(), Halt> {
-        self.sim.check_fill(raw(stream), block.memory.address(), block.bytes, block.pattern)?;
+        let (address, bytes) = (block.memory.address(), block.bytes);
+        self.touch(stream, &[Touch::read(address, bytes)])?;
+        for (at, len) in self.coverage.parts(address, bytes) {
+            self.sim.check_fill(raw(stream), at, len, block.pattern)?;
+        }
         Ok(())
     }
 
-    /// Copies one block's content, pattern included, into another, which is at most as long.
+    /// Copies one block's content, pattern included, into another of the same size.
+    ///
+    /// Of samples only the first is copied: the others lie elsewhere in the other block.
     pub fn copy(&self, stream: &Stream, to: &mut Block, from: &Block) -> Result<(), Halt> {
-        self.sim.copy(raw(stream), to.memory.address(), from.memory.address(), to.bytes)?;
+        let (target, source, bytes) = (to.memory.address(), from.memory.address(), to.bytes);
+        self.touch(stream, &[Touch::read(source, bytes), Touch::write(target, bytes)])?;
+        let mut parts = self.coverage.parts(target, bytes);
+        if let Some((_, len)) = parts.next() {
+            self.sim.copy(raw(stream), target, source, len)?;
+        }
+        for (at, len) in parts {
+            self.sim.fill(raw(stream), at, len, from.pattern)?;
+        }
         to.pattern = from.pattern;
         Ok(())
+    }
+
+    /// Tells the oracle of a touch whose contents are only sampled.
+    fn touch(&self, stream: &Stream, touches: &[Touch]) -> Result<(), Halt> {
+        if self.oracle && self.coverage == Coverage::Sampled {
+            self.sim.launch(raw(stream), touches)?;
+        }
+        Ok(())
+    }
+
+    /// Says that `stream` uses the block until it is freed.
+    pub fn record_use(&self, block: &Block, stream: &Stream) -> millpond::Result<()> {
+        count(&self.ledger.uses);
+        block.memory.record_use(stream)
+    }
+
+    /// Says that `stream` has touched the block for the last time.
+    pub fn last_use(&self, block: &Block, stream: &Stream) -> millpond::Result<()> {
+        count(&self.ledger.uses);
+        block.memory.last_use(stream)
     }
 
     /// Later work of `to` comes after all that `from` has been given so far.
@@ -128,6 +186,9 @@ impl Machine {
     pub fn free(&self, who: usize, mut block: Block) -> Result<(), Halt> {
         self.settle(&mut block)?;
         self.sim.tick();
+        if !self.occupancy.leave(block.memory.address(), size::granted(block.bytes)) {
+            count(&self.ledger.overlaps);
+        }
         self.ledger.devices[block.device].sub(block.bytes);
         count(&self.ledger.frees);
         if who != block.born {

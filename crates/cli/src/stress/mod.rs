@@ -7,23 +7,31 @@
 //! hazard whatever the timing.
 
 mod block;
+mod contents;
+mod goal;
 mod lanes;
 mod ledger;
 mod machine;
+mod occupancy;
 mod report;
 mod rng;
 mod run;
 mod schedule;
 mod stage;
+mod total;
 mod worker;
 
 use crate::exit::Outcome;
 use crate::output;
 use crate::size::Bytes;
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
+use contents::Coverage;
+use goal::Goal;
 use millpond_simgpu::Completion;
 use schedule::Schedule;
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+use total::Total;
 
 /// Options of `millpond stress`.
 #[derive(Debug, Args)]
@@ -39,14 +47,22 @@ pub(crate) struct StressArgs {
     threads: Option<u16>,
     /// The order of forward and backward passes
     #[arg(long, value_enum, default_value = "1f1b")]
-    schedule: Schedule,
-    /// Run steps for so long
+    schedule: Choice,
+    /// Run steps for so long; as all goals, in equal parts where there are several schedules
     #[arg(long, value_parser = seconds)]
     seconds: Option<f64>,
     /// Run so many steps
     #[arg(long, default_value_t = 20, conflicts_with = "seconds",
         value_parser = value_parser!(u64).range(1..))]
     steps: u64,
+    /// Run steps until the pool has answered so many calls: allocations, frees, uses and waits; 1e8
+    /// is a number too
+    #[arg(long, conflicts_with_all = ["seconds", "steps"], value_name = "N",
+        value_parser = operations)]
+    operations: Option<u64>,
+    /// Fill and compare the ends of each block and a stretch every 128 KiB, not every byte
+    #[arg(long)]
+    sample: bool,
     /// Where sizes, random orders and the devices' timing are drawn from; drawn itself by default
     #[arg(long)]
     seed: Option<u64>,
@@ -72,7 +88,45 @@ pub(crate) struct StressArgs {
     json: bool,
 }
 
+/// One schedule, or all of them in turn.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Choice {
+    /// One forward, one backward: after a warm-up each stage alternates
+    #[value(name = "1f1b")]
+    OneForwardOneBackward,
+    /// The same with two stages on each device, device 0 following the last one
+    Interleaved,
+    /// Any legal order, drawn from the seed
+    Random,
+    /// Each of them, on a pool of its own
+    All,
+}
+
+impl Choice {
+    fn schedules(self) -> &'static [Schedule] {
+        match self {
+            Self::OneForwardOneBackward => &Schedule::ALL[..1],
+            Self::Interleaved => &Schedule::ALL[1..2],
+            Self::Random => &Schedule::ALL[2..],
+            Self::All => &Schedule::ALL,
+        }
+    }
+}
+
 impl StressArgs {
+    /// What each of `runs` runs is to reach.
+    fn goal(&self, runs: usize) -> Goal {
+        match (self.operations, self.seconds) {
+            (Some(operations), _) => Goal::Operations(operations.div_ceil(runs as u64)),
+            (None, Some(seconds)) => Goal::Time(Duration::from_secs_f64(seconds / runs as f64)),
+            (None, None) => Goal::Steps(self.steps.div_ceil(runs as u64)),
+        }
+    }
+
+    fn coverage(&self) -> Coverage {
+        if self.sample { Coverage::Sampled } else { Coverage::Whole }
+    }
+
     /// Threads that drive stages.
     fn threads(&self) -> usize {
         usize::from(self.threads.unwrap_or(self.devices))
@@ -98,6 +152,14 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+fn operations(text: &str) -> Result<u64, String> {
+    let whole = text.parse().ok().or_else(|| {
+        let (digits, exponent) = text.split_once(['e', 'E'])?;
+        digits.parse::<u64>().ok()?.checked_mul(10u64.checked_pow(exponent.parse().ok()?)?)
+    });
+    whole.filter(|&number| number > 0).ok_or_else(|| "expected a number as in 5000 or 1e8".into())
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -115,12 +177,51 @@ pub(crate) fn run(args: StressArgs) -> anyhow::Result<Outcome> {
     } else {
         println!("{line}")
     }
-    let report = run::run(&args, seed)?;
-    if args.json {
-        output::json_line(&report)?;
-    } else {
-        print!("{report}");
+    let schedules = args.schedule.schedules();
+    let mut total = Total::new(&args, seed);
+    for &schedule in schedules {
+        let report = run::run(&args, schedule, args.goal(schedules.len()), seed)?;
+        if args.json {
+            output::json_line(&report)?;
+        } else {
+            print!("{report}");
+        }
+        report.explain();
+        total.add(&report);
     }
-    report.explain();
-    Ok(if report.ok { Outcome::Done } else { Outcome::Failed })
+    if !args.json {
+        output::line(&total.to_string())?;
+    } else if schedules.len() > 1 {
+        output::json_line(&total)?;
+    }
+    Ok(if total.ok { Outcome::Done } else { Outcome::Failed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_may_have_an_exponent() {
+        for (text, number) in [("1", 1), ("5000", 5000), ("1e8", 100_000_000), ("25E1", 250)] {
+            assert_eq!(operations(text), Ok(number));
+        }
+        for bad in
+            ["", "0", "0e3", "e8", "1e", "1e20", "1.5e3", "-1", "1e-1", "99999999999999999999"]
+        {
+            assert!(operations(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_choice_runs_what_it_names() {
+        assert_eq!(Choice::All.schedules(), Schedule::ALL);
+        let one = |choice: Choice| {
+            assert_eq!(choice.schedules().len(), 1);
+            choice.schedules()[0]
+        };
+        assert_eq!(one(Choice::OneForwardOneBackward), Schedule::OneForwardOneBackward);
+        assert_eq!(one(Choice::Interleaved), Schedule::Interleaved);
+        assert_eq!(one(Choice::Random), Schedule::Random);
+    }
 }

@@ -28,12 +28,16 @@ pub(super) struct Report {
     pub lag: Option<u64>,
     pub capacity_bytes: u64,
     pub steps: u64,
+    /// Calls that the pool has answered: allocations, frees, uses, and waits of the schedule.
+    pub operations: u64,
     /// Passes of microbatches through stages.
     pub passes: u64,
     pub allocations: u64,
     pub frees: u64,
     pub foreign_frees: u64,
     pub foreign_share: f64,
+    /// Uses and last uses on other streams.
+    pub uses: u64,
     pub hits: Hits,
     pub devices: Vec<Device>,
     pub peak_live_bytes: u64,
@@ -53,10 +57,16 @@ pub(super) struct Report {
     pub elapsed_s: f64,
     pub bookkeeping_bytes: u64,
     pub poisoned_streams: u64,
+    /// Whether only parts of each block were filled and compared.
+    pub sampled: bool,
     /// `null` without the race oracle.
     pub hazards: Option<u64>,
     /// Blocks that did not hold what they were filled with.
     pub mismatches: u64,
+    /// Blocks that shared addresses with another live one.
+    pub overlaps: u64,
+    /// Times that every extent was checked.
+    pub invariant_checks: u64,
     /// Work that found no memory where it touched.
     pub device_faults: u64,
     pub leaks: Leaks,
@@ -133,7 +143,7 @@ impl Report {
         Self {
             driver: "sim",
             seed,
-            schedule: args.schedule,
+            schedule: crew.shape.schedule,
             threads: args.threads(),
             streams: args.streams,
             streams_fresh: args.streams_fresh,
@@ -142,11 +152,13 @@ impl Report {
             lag: args.lag,
             capacity_bytes: args.capacity.0,
             steps,
+            operations: ledger.operations(),
             passes: ledger.passes.load(Relaxed),
             allocations,
             frees,
             foreign_frees: foreign,
             foreign_share: foreign as f64 / frees.max(1) as f64,
+            uses: ledger.uses.load(Relaxed),
             hits: Hits {
                 thread: stats.hits.thread,
                 stream: stats.hits.stream,
@@ -170,8 +182,11 @@ impl Report {
             elapsed_s: elapsed.as_secs_f64(),
             bookkeeping_bytes: stats.bookkeeping_bytes,
             poisoned_streams: stats.poisoned_streams,
+            sampled: args.sample,
             hazards: None,
             mismatches: 0,
+            overlaps: ledger.overlaps.load(Relaxed),
+            invariant_checks: 0,
             device_faults: 0,
             leaks: Leaks::default(),
             failures: Vec::new(),
@@ -181,6 +196,7 @@ impl Report {
     }
 
     pub fn add_invariants(&mut self, outcome: Result<(), String>) {
+        self.invariant_checks += 1;
         self.failures.extend(outcome.err().map(|why| format!("a broken invariant: {why}")));
     }
 
@@ -205,7 +221,8 @@ impl Report {
         if !leaks.is_empty() {
             self.details.push(format!("not given back: {leaks}"));
         }
-        let clean = self.mismatches + self.device_faults + self.oom + self.poisoned_streams == 0;
+        let wrong = self.mismatches + self.overlaps + self.device_faults;
+        let clean = wrong + self.oom + self.poisoned_streams == 0;
         let whole = leaks.is_empty() && self.failures.is_empty();
         self.ok = clean && whole && self.hazards.unwrap_or(0) == 0;
     }
@@ -214,6 +231,9 @@ impl Report {
     pub fn explain(&self) {
         for text in self.failures.iter().chain(&self.details) {
             eprintln!("millpond: {text}");
+        }
+        if self.overlaps > 0 {
+            eprintln!("millpond: {} times a live block shared addresses", self.overlaps);
         }
         if self.oom > 0 {
             eprintln!("millpond: {} allocations found no memory", self.oom);
@@ -244,7 +264,9 @@ impl fmt::Display for Report {
             format!("{hits} ({percent:.1} %)")
         };
         let rows = [
+            ("schedule", self.schedule.name().to_owned()),
             ("steps", self.steps.to_string()),
+            ("operations", self.operations.to_string()),
             ("allocations", self.allocations.to_string()),
             ("frees", self.frees.to_string()),
             ("freed by other threads", share(self.foreign_frees)),
@@ -252,6 +274,8 @@ impl fmt::Display for Report {
             ("hits: stream cache", share(stream)),
             ("hits: shards", share(shard)),
             ("hits: heap", share(heap)),
+            ("uses declared", self.uses.to_string()),
+            ("waits of the schedule", self.schedule_waits.to_string()),
             ("waits inserted", self.waits.to_string()),
             ("events recorded, queried", format!("{}, {}", calls.event_record, calls.event_query)),
             ("pages created, released", format!("{}, {}", calls.create, calls.release)),
@@ -261,7 +285,12 @@ impl fmt::Display for Report {
             ("allocations and frees", format!("{:.0} per second", self.ops_per_s)),
             ("out of memory", self.oom.to_string()),
             ("hazards", self.hazards.map_or("not watched for".into(), |n| n.to_string())),
-            ("wrong contents", self.mismatches.to_string()),
+            (
+                if self.sampled { "wrong contents (sampled)" } else { "wrong contents" },
+                self.mismatches.to_string(),
+            ),
+            ("overlaps", self.overlaps.to_string()),
+            ("invariants checked", self.invariant_checks.to_string()),
         ];
         let mut summary = output::table(&["stress", ""]);
         for (what, value) in rows {

@@ -2,19 +2,22 @@
 //! looks at what is left.
 
 use super::StressArgs;
+use super::goal::{Goal, Progress};
 use super::lanes::Lanes;
 use super::machine::{Machine, Setup};
 use super::report::Report;
 use super::rng::Rng;
-use super::schedule::Shape;
+use super::schedule::{Schedule, Shape};
 use super::worker::{Crew, Halt, Message, Step, Worker};
-use crate::output;
-use indicatif::ProgressBar;
+use anyhow::anyhow;
 use millpond::{Pool, Result as PoolResult};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+/// The invariants are checked after one in so many steps.
+const CHECKED: u64 = 4;
 
 /// What a thread tells the run.
 enum News {
@@ -25,13 +28,19 @@ enum News {
 }
 
 /// Runs all steps and reports.
-pub(super) fn run(args: &StressArgs, seed: u64) -> anyhow::Result<Report> {
-    let shape = Shape::new(args.schedule, usize::from(args.devices), args.threads());
+pub(super) fn run(
+    args: &StressArgs,
+    schedule: Schedule,
+    goal: Goal,
+    seed: u64,
+) -> anyhow::Result<Report> {
+    let shape = Shape::new(schedule, usize::from(args.devices), args.threads());
     let setup = Setup {
         devices: args.devices,
         capacity: args.capacity.0,
         completion: args.completion(),
         oracle: args.oracle,
+        coverage: args.coverage(),
         seed,
     };
     let machine = Machine::new(&setup)?;
@@ -48,11 +57,12 @@ pub(super) fn run(args: &StressArgs, seed: u64) -> anyhow::Result<Report> {
     });
 
     let start = Instant::now();
-    let (steps, failures) = drive(args, &crew, receivers);
+    let course = drive(args, goal, &crew, receivers);
     let elapsed = start.elapsed();
 
-    let mut report = Report::new(args, &crew, seed, steps, elapsed);
-    report.failures = failures;
+    let mut report = Report::new(args, &crew, seed, course.steps, elapsed);
+    report.failures = course.failures;
+    report.invariant_checks = course.checks;
     for device in 0..args.devices {
         if let Err(error) = sim.device_synchronize(device) {
             report.failures.push(error.to_string());
@@ -64,15 +74,28 @@ pub(super) fn run(args: &StressArgs, seed: u64) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Runs the threads; the number of steps done, and what failed.
+/// How a run went.
+#[derive(Default)]
+struct Course {
+    /// Steps done.
+    steps: u64,
+    /// Times that the invariants were checked between steps.
+    checks: u64,
+    /// What failed.
+    failures: Vec<String>,
+    /// Threads that have ended.
+    ended: usize,
+}
+
+/// Runs the threads.
 fn drive(
     args: &StressArgs,
+    goal: Goal,
     crew: &Arc<Crew>,
     receivers: Vec<Receiver<Message>>,
-) -> (u64, Vec<String>) {
+) -> Course {
     let (news, heard) = mpsc::channel();
-    let mut done = 0;
-    let mut failures = Vec::new();
+    let mut course = Course::default();
     std::thread::scope(|scope| {
         for (id, inbox) in receivers.into_iter().enumerate() {
             let (mut worker, news) = (Worker::new(id, crew, inbox), news.clone());
@@ -83,25 +106,24 @@ fn drive(
                 let _ = news.send(News::Ended(why));
             });
         }
-        let mut ended = 0;
-        let outcome = steps(args, crew, &heard, &mut done, &mut failures, &mut ended);
-        failures.extend(outcome.err().map(|error| format!("{error:#}")));
+        let outcome = steps(args, goal, crew, &heard, &mut course);
+        course.failures.extend(outcome.err().map(|error| format!("{error:#}")));
         for inbox in &crew.inboxes {
             // A thread that has failed is gone already.
             let _ = inbox.send(Message::Quit);
         }
-        while ended < crew.inboxes.len() {
+        while course.ended < crew.inboxes.len() {
             match heard.recv() {
                 Ok(News::Ended(why)) => {
-                    ended += 1;
-                    failures.extend(why);
+                    course.ended += 1;
+                    course.failures.extend(why);
                 }
                 Ok(News::Done) => {}
                 Err(_) => break,
             }
         }
     });
-    (done, failures)
+    course
 }
 
 /// One thread's work; why it failed, if it did. A panic is a failure like others.
@@ -131,22 +153,21 @@ fn guarded(check: impl FnOnce()) -> Result<(), String> {
 /// Hands out step after step, and counts those done; stops when a thread has ended.
 fn steps(
     args: &StressArgs,
+    goal: Goal,
     crew: &Crew,
     heard: &Receiver<News>,
-    done: &mut u64,
-    failures: &mut Vec<String>,
-    ended: &mut usize,
+    course: &mut Course,
 ) -> anyhow::Result<()> {
-    let progress = Progress::new(args);
+    let progress = Progress::new(goal);
     let shape = &crew.shape;
     let pool = &crew.machine.pool;
     let mut lanes = (0..shape.pipelines * shape.devices)
         .map(|at| Lanes::new(pool, at % shape.devices, args.streams))
         .collect::<PoolResult<Vec<_>>>()?;
-    while !progress.is_over(*done) {
-        let mut rng = Rng::of(&[crew.seed, 0, *done]);
+    while !progress.is_over(course.steps, crew.machine.ledger.operations()) {
+        let mut rng = Rng::of(&[crew.seed, 0, course.steps]);
         let order = shape.order(&mut rng);
-        let step = Arc::new(Step { number: *done, order, lanes: lanes.clone() });
+        let step = Arc::new(Step { number: course.steps, order, lanes: lanes.clone() });
         for inbox in &crew.inboxes[..crew.drivers] {
             // A thread that has failed says so itself.
             let _ = inbox.send(Message::Begin(Arc::clone(&step)));
@@ -155,14 +176,20 @@ fn steps(
             match heard.recv()? {
                 News::Done => {}
                 News::Ended(why) => {
-                    *ended += 1;
-                    failures.extend(why);
+                    course.ended += 1;
+                    course.failures.extend(why);
                     return Ok(());
                 }
             }
         }
-        *done += 1;
+        course.steps += 1;
         between(crew, args, &mut lanes, &mut rng)?;
+        // Blocks are still being freed for others meanwhile.
+        if rng.once_in(CHECKED) {
+            course.checks += 1;
+            guarded(|| pool.check_invariants())
+                .map_err(|why| anyhow!("a broken invariant: {why}"))?;
+        }
     }
     Ok(())
 }
@@ -180,7 +207,7 @@ fn between(
         let all: Vec<_> = lanes.iter().map(|lanes| lanes.compute(0).handle().into()).collect();
         sim.rendezvous(&all)?;
     }
-    if rng.once_in(4) {
+    if rng.once_in(8) {
         trim(pool, rng)?;
     }
     for (at, lanes) in lanes.iter_mut().enumerate() {
@@ -198,42 +225,4 @@ fn between(
 fn trim(pool: &Pool, rng: &mut Rng) -> PoolResult<()> {
     let reserved = pool.stats().devices.iter().map(|device| device.reserved_bytes).max();
     pool.trim_all(rng.below(reserved.unwrap_or(0).max(1)))
-}
-
-/// How far the run has come, for a person to see.
-struct Progress {
-    bar: ProgressBar,
-    start: Instant,
-    steps: u64,
-    time: Option<Duration>,
-}
-
-impl Progress {
-    fn new(args: &StressArgs) -> Self {
-        let time = args.seconds.map(Duration::from_secs_f64);
-        let len = time.map_or(args.steps, |time| time.as_millis() as u64);
-        let bar = output::progress(len, "stress");
-        Self { bar, start: Instant::now(), steps: args.steps, time }
-    }
-
-    /// Whether `done` steps are enough.
-    fn is_over(&self, done: u64) -> bool {
-        match self.time {
-            Some(time) => {
-                let elapsed = self.start.elapsed();
-                self.bar.set_position((elapsed.min(time)).as_millis() as u64);
-                elapsed >= time
-            }
-            None => {
-                self.bar.set_position(done);
-                done >= self.steps
-            }
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
 }

@@ -15,15 +15,13 @@
 //! wait in a circle.
 
 use super::rng::Rng;
-use clap::ValueEnum;
 use serde::Serialize;
 use std::collections::VecDeque;
 
 /// How the passes of a step are ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-pub(crate) enum Schedule {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) enum Schedule {
     /// One forward, one backward: after a warm-up each stage alternates
-    #[value(name = "1f1b")]
     #[serde(rename = "1f1b")]
     OneForwardOneBackward,
     /// The same with two stages on each device, device 0 following the last one
@@ -32,6 +30,19 @@ pub(crate) enum Schedule {
     /// Any legal order, drawn from the seed
     #[serde(rename = "random")]
     Random,
+}
+
+impl Schedule {
+    pub const ALL: [Self; 3] = [Self::OneForwardOneBackward, Self::Interleaved, Self::Random];
+
+    /// As it is called on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneForwardOneBackward => "1f1b",
+            Self::Interleaved => "interleaved",
+            Self::Random => "random",
+        }
+    }
 }
 
 /// Which way a microbatch goes through a stage.
@@ -248,12 +259,9 @@ impl Done {
 mod tests {
     use super::*;
 
-    const ALL: [Schedule; 3] =
-        [Schedule::OneForwardOneBackward, Schedule::Interleaved, Schedule::Random];
-
     #[test]
     fn every_order_is_complete_and_legal() {
-        for schedule in ALL {
+        for schedule in Schedule::ALL {
             for devices in 1..=6 {
                 for threads in [1, 3, 13] {
                     let shape = Shape::new(schedule, devices, threads);
@@ -295,7 +303,7 @@ mod tests {
 
     #[test]
     fn every_thread_finds_a_stage() {
-        for schedule in ALL {
+        for schedule in Schedule::ALL {
             for (devices, threads) in [(1, 8), (4, 1), (4, 9), (2, 5)] {
                 assert!(Shape::new(schedule, devices, threads).stages() >= threads);
             }

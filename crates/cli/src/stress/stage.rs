@@ -79,7 +79,7 @@ impl Stage {
         for block in &mut self.kept {
             if let Some(home) = block.home.as_mut().filter(|home| home.id() != compute.id()) {
                 machine.wait(compute, home)?;
-                block.memory.record_use(compute)?;
+                machine.record_use(block, compute)?;
                 block.home = Some(compute.clone());
             }
         }
@@ -171,13 +171,13 @@ impl Stage {
             match (&mut lent, &next) {
                 (Some(lent), Some(next)) => {
                     turn.machine().copy(send, lent, next)?;
-                    lent.memory.record_use(send)?;
+                    turn.machine().record_use(lent, send)?;
                     turn.done(next, send)?;
                 }
                 // Nothing to send: the block goes back filled with something all the same.
                 (Some(lent), None) => {
                     turn.machine().fill(lent, send)?;
-                    lent.memory.record_use(send)?;
+                    turn.machine().record_use(lent, send)?;
                 }
                 (None, _) => {}
             }
@@ -219,7 +219,7 @@ impl Turn<'_> {
     fn read(&self, block: Option<&Block>, stream: &Stream) -> Result<(), Halt> {
         let Some(block) = block else { return Ok(()) };
         self.machine().check(block, stream)?;
-        Ok(block.memory.record_use(stream)?)
+        Ok(self.machine().record_use(block, stream)?)
     }
 
     /// A stream has touched a block for the last time; or it says so only at the free. The block's
@@ -227,9 +227,9 @@ impl Turn<'_> {
     fn done(&mut self, block: &Block, stream: &Stream) -> Result<(), Halt> {
         let own = block.home.as_ref().is_some_and(|home| home.id() == stream.id());
         if self.rng.once_in(3) || own {
-            block.memory.record_use(stream)?;
+            self.machine().record_use(block, stream)?;
         } else {
-            block.memory.last_use(stream)?;
+            self.machine().last_use(block, stream)?;
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ impl Turn<'_> {
 
     /// Once in a while memory goes back to the driver in the middle of everything.
     fn trim(&mut self, device: usize) -> Result<(), Halt> {
-        if self.rng.once_in(64) {
+        if self.rng.once_in(256) {
             let pool = &self.machine().pool;
             let device = millpond::DeviceId(device as u16);
             let target = pool.trim(device, u64::MAX)? / 2;
