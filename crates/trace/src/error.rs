@@ -94,6 +94,9 @@ pub enum TraceErrorKind {
         most = Header::MAX_LEN
     )]
     BadHeader(String),
+    /// The header has no end in sight.
+    #[error("the header is too long (expected at most {most} bytes of entries)", most = Header::MAX_TOTAL)]
+    HeaderTooLong,
     /// An allocation of no bytes.
     #[error("size 0 (expected 1 to {MAX_SIZE} bytes)")]
     SizeZero,

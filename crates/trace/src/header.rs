@@ -4,11 +4,20 @@
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Header {
     entries: Vec<(String, String)>,
+    /// Of all entries, [`Header::ENTRY`] included.
+    bytes: usize,
 }
 
 impl Header {
     /// The most bytes that key and value may have together.
     pub const MAX_LEN: usize = 4096;
+
+    /// The most bytes that all entries may have together, [`Header::ENTRY`] for each counted in: what
+    /// a reader has to keep of a few kilobytes that decompress to no end of entries.
+    pub const MAX_TOTAL: usize = 1 << 20;
+
+    /// What an entry counts for beside its key and value.
+    pub const ENTRY: usize = 64;
 
     /// An empty header.
     #[must_use]
@@ -17,16 +26,18 @@ impl Header {
     }
 
     /// Appends an entry, without the blanks around the value. Returns whether it was appended: a
-    /// key must be one word without `=`, neither part may hold control characters, and both
-    /// together must not exceed [`Header::MAX_LEN`] bytes.
+    /// key must be one word without `=`, neither part may hold control characters, both together
+    /// must not exceed [`Header::MAX_LEN`] bytes, nor all entries [`Header::MAX_TOTAL`].
     #[must_use = "an entry that does not fit the format is not appended"]
     pub fn push(&mut self, key: &str, value: &str) -> bool {
         let value = value.trim();
         let fits = Self::is_key(key)
             && !key.contains(char::is_control)
             && !value.contains(char::is_control)
-            && key.len() + value.len() <= Self::MAX_LEN;
+            && key.len() + value.len() <= Self::MAX_LEN
+            && self.has_room(key, value);
         if fits {
+            self.bytes += Self::ENTRY + key.len() + value.len();
             self.entries.push((key.to_owned(), value.to_owned()));
         }
         fits
@@ -53,6 +64,11 @@ impl Header {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Whether an entry stays within [`Header::MAX_TOTAL`].
+    pub(crate) fn has_room(&self, key: &str, value: &str) -> bool {
+        self.bytes + Self::ENTRY + key.len() + value.len() <= Self::MAX_TOTAL
     }
 
     /// Whether the text before a comment's first `=` makes it a header entry rather than prose.
@@ -92,5 +108,14 @@ mod tests {
             assert!(!header.push(key, value), "{key:?} {value:?}");
         }
         assert!(header.is_empty());
+    }
+
+    #[test]
+    fn has_an_end() {
+        let mut header = Header::new();
+        let entries = Header::MAX_TOTAL / (Header::ENTRY + 2);
+        assert!((0..entries).all(|_| header.push("k", "v")));
+        assert!(!header.push("k", "v"));
+        assert_eq!(header.len(), entries);
     }
 }

@@ -170,5 +170,11 @@ fn read_comment(header: &mut Header, comment: &[u8]) -> Result<(), TraceErrorKin
     let bad = || TraceErrorKind::BadHeader(excerpt(comment.trim_ascii()));
     let text = std::str::from_utf8(comment).map_err(|_| bad())?;
     let (key, value) = (text[..equals].trim(), &text[equals + 1..]);
-    if !Header::is_key(key) || header.push(key, value) { Ok(()) } else { Err(bad()) }
+    if !Header::is_key(key) || header.push(key, value) {
+        Ok(())
+    } else if key.len() + value.len() <= Header::MAX_LEN && !header.has_room(key, value.trim()) {
+        Err(TraceErrorKind::HeaderTooLong)
+    } else {
+        Err(bad())
+    }
 }
