@@ -41,21 +41,32 @@ const EDGES: [&str; 20] = [
     "+1",
 ];
 
-/// The bytes that the reader is given for an input.
+/// The bytes that the reader is given for an input: what a recipe makes, or the input itself, without
+/// `raw:` where it begins so.
 pub fn bytes_of(input: &[u8]) -> Vec<u8> {
+    if let Some(raw) = input.strip_prefix(b"raw:") {
+        return raw.to_vec();
+    }
     match std::str::from_utf8(input).ok().and_then(Recipe::parse) {
         Some((recipe, text)) => recipe.cook(text),
-        // Half of the random inputs are a recipe of their own.
-        None if input.len() > 8 && input[0].is_multiple_of(2) => Recipe::of(input).cook(""),
-        None => input.strip_prefix(b"raw:").unwrap_or(input).to_vec(),
+        None if is_random(input) => Recipe::of(input).cook(""),
+        None => input.to_vec(),
     }
 }
 
-/// The recipe that random bytes stand for, as a file of the corpus.
-pub fn as_text(input: &[u8]) -> Option<String> {
-    let is_text = std::str::from_utf8(input).is_ok_and(|text| Recipe::parse(text).is_some());
-    let random = !is_text && input.len() > 8 && input[0].is_multiple_of(2);
-    random.then(|| Recipe::of(input).to_string())
+/// The input as a file of the corpus has it.
+pub fn as_file(input: &[u8]) -> String {
+    let is_file = input.starts_with(b"raw:") || input.starts_with(b"# damage");
+    if !is_file && is_random(input) {
+        Recipe::of(input).to_string()
+    } else {
+        input.escape_ascii().to_string()
+    }
+}
+
+/// Half of the random inputs are recipes.
+fn is_random(input: &[u8]) -> bool {
+    input.len() > 8 && input[0].is_multiple_of(2)
 }
 
 /// What is done to a trace, in this order.

@@ -34,10 +34,7 @@ fn trace_reader() {
         .for_each(|input: &[u8]| {
             let bytes = trace::bytes_of(input);
             if reported() {
-                match trace::as_text(input) {
-                    Some(recipe) => eprintln!("{recipe}"),
-                    None => eprintln!("{}", input.escape_ascii()),
-                }
+                eprintln!("{}", trace::as_file(input));
             }
             trace::check(&bytes);
         });
