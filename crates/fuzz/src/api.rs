@@ -318,7 +318,10 @@ impl Run {
         }
         let pool = self.machine.pool.clone();
         let freed = self.machine.on(thread, move || match live.buffer {
-            Some(buffer) => Ok(drop(buffer)),
+            Some(buffer) => {
+                drop(buffer);
+                Ok(())
+            }
             None => pool.free(live.address),
         });
         freed.unwrap();

@@ -124,7 +124,9 @@ impl<W: Write> Sink<W> {
         Ok(match encoding {
             Encoding::Plain => Sink::Plain(BufWriter::new(output)),
             Encoding::Zstd { level } => {
-                let encoder = zstd::stream::write::Encoder::new(output, level)?;
+                let mut encoder = zstd::stream::write::Encoder::new(output, level)?;
+                // Without it a flipped bit is often a valid frame of another trace.
+                encoder.include_checksum(true)?;
                 Sink::Zstd(BufWriter::new(encoder))
             }
         })

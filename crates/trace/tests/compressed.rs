@@ -97,6 +97,25 @@ fn garbage_behind_the_magic_is_damage() {
 }
 
 #[test]
+fn a_flipped_bit_is_never_another_trace() {
+    let mut writer = Writer::new("memory", Vec::new(), Encoding::Zstd { level: 3 }, &Header::new())
+        .expect("a vector");
+    for id in 0..300 {
+        let alloc = Op::Alloc { id, device: 0, stream: 0, bytes: 1 + id * id * 7919 % 104_729 };
+        writer.write(&alloc).expect("a vector");
+    }
+    let whole = writer.finish().expect("a vector");
+    let trace = Trace::read("t", whole.as_slice()).expect("valid");
+    for bit in 0..8 * whole.len() {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(other) = Trace::read("t", bytes.as_slice()) {
+            assert_eq!(other.ops(), trace.ops(), "bit {bit}");
+        }
+    }
+}
+
+#[test]
 fn an_empty_frame_holds_nothing() {
     let bytes = zstd::encode_all(&b""[..], 3).expect("a vector");
     let error = Trace::read("empty", bytes.as_slice()).expect_err("empty");
