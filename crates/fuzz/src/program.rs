@@ -174,6 +174,8 @@ fn op(bytes: &[u8]) -> Op {
         Verb::Trim => [a % 3, low << 10, 0],
         Verb::Bad => [a, b, bytes_of(low)],
         Verb::Open | Verb::Tick => [a % 12, 0, 0],
+        // Mostly soon: the call that is to fail should belong to the operations that follow.
+        Verb::Fault => [a, if b < 200 { b % 4 } else { b }, c],
         _ => [a, b, c],
     };
     Op { verb, args }
