@@ -6,6 +6,7 @@ pub use crate::config::Settings;
 pub use crate::core::{Core, Device, Enter, Grant};
 pub use crate::fence::Fences;
 pub use crate::heap::{Arena, Blocks, Denied, Gauge, Layout, Request};
+pub use crate::lease::stray;
 pub use crate::shard::Shards;
 pub use crate::table::Table;
 

@@ -6,7 +6,7 @@
 
 use crate::cache::thread::ThreadCache;
 use crate::core::Core;
-use crate::sync::Arc;
+use crate::sync::{Arc, thread_local};
 use crossbeam_epoch::{self as epoch, Guard, LocalHandle};
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -18,6 +18,18 @@ thread_local! {
         const { Cell::new((ptr::null(), ptr::null())) };
     #[expect(clippy::vec_box, reason = "LAST points to leases: they must not move")]
     static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(loom)]
+thread_local! {
+    /// The thread is one whose local storage is gone.
+    static STRAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread gets no lease from now on, like one whose local storage is gone.
+#[cfg(loom)]
+pub fn stray() {
+    STRAY.with(|stray| stray.set(true));
 }
 
 /// A thread's right to one of a pool's thread caches, with the thread's part in host epochs.
@@ -39,7 +51,7 @@ impl Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         // No thread may use the cache once it is in the list for others.
-        LAST.set((ptr::null(), ptr::null()));
+        let _ = LAST.try_with(|last| last.set((ptr::null(), ptr::null())));
         self.core.give_back(Arc::clone(&self.cache));
         if self.core.is_closed() {
             self.core.give_back_if_idle();
@@ -59,11 +71,7 @@ pub(crate) fn pin(lease: Option<&Lease>) -> Guard {
 /// The calling thread's lease, if it is the one used last.
 #[inline]
 pub(crate) fn last(core: &Core) -> Option<&Lease> {
-    // Loom's threads share one system thread, and so its local storage: none has a lease.
-    if cfg!(loom) {
-        return None;
-    }
-    let (owner, lease) = LAST.get();
+    let (owner, lease) = LAST.try_with(Cell::get).ok()?;
     if !ptr::eq(owner, core) {
         return None;
     }
@@ -83,7 +91,8 @@ pub(crate) fn get(core: &Core) -> Option<&Lease> {
 
 #[cold]
 fn find(core: &Core) -> Option<&Lease> {
-    if cfg!(loom) {
+    #[cfg(loom)]
+    if STRAY.with(Cell::get) {
         return None;
     }
     // Leases of pools that are closed keep only host memory. They end after the borrow: ending one
@@ -109,7 +118,7 @@ fn find(core: &Core) -> Option<&Lease> {
     });
     drop(closed);
     if let Ok(Some(lease)) = found {
-        LAST.set((core, lease));
+        let _ = LAST.try_with(|last| last.set((core, lease)));
     }
     // SAFETY: as in `last`.
     found.ok().flatten().and_then(|lease| unsafe { lease.as_ref() })

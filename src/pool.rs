@@ -10,8 +10,7 @@ use crate::pin::Pin;
 use crate::shard::Shards;
 use crate::stats::{CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
-use crate::sync::{Arc, Mutex, Ordering, lock};
-use rayon::prelude::*;
+use crate::sync::{Arc, Mutex, Ordering, lock, on_each};
 use std::fmt;
 use std::time::Duration;
 
@@ -132,10 +131,8 @@ impl Builder {
     /// [`Error::Driver`] when a device cannot be asked or has no address space left.
     pub fn build(self) -> Result<Pool> {
         let fences = Arc::new(Fences::new(Arc::clone(&self.driver)));
-        let built: Vec<Result<Device>> = (0..self.driver.device_count())
-            .into_par_iter()
-            .map(|ordinal| self.device(DeviceId(ordinal), &fences))
-            .collect();
+        let ids: Vec<DeviceId> = (0..self.driver.device_count()).map(DeviceId).collect();
+        let built = on_each(&ids, |&id| self.device(id, &fences));
         let mut devices = Vec::with_capacity(built.len());
         let mut failure = None;
         for device in built {
@@ -369,8 +366,7 @@ impl Pool {
     /// # Errors
     /// The first driver error, after every device was tried.
     pub fn trim_all(&self, target: u64) -> Result<()> {
-        let results: Vec<Result<u64>> =
-            self.0.devices.par_iter().map(|device| self.trim(device.id, target)).collect();
+        let results = on_each(&self.0.devices, |device| self.trim(device.id, target));
         results.into_iter().try_for_each(|result| result.map(drop))
     }
 
@@ -384,18 +380,14 @@ impl Pool {
             hits.shard += counters.shard_hits.load(Ordering::Relaxed);
             hits.heap += counters.heap_hits.load(Ordering::Relaxed);
         });
-        let devices = core
-            .devices
-            .par_iter()
-            .map(|device| DeviceStats {
-                device: device.id,
-                live_bytes: core.live_bytes(device),
-                reserved_bytes: device.gauge.reserved(),
-                peak_reserved_bytes: device.gauge.peak(),
-                limit_bytes: device.limit,
-                ladder: device.gauge.ladder(),
-            })
-            .collect();
+        let devices = on_each(&core.devices, |device| DeviceStats {
+            device: device.id,
+            live_bytes: core.live_bytes(device),
+            reserved_bytes: device.gauge.reserved(),
+            peak_reserved_bytes: device.gauge.peak(),
+            limit_bytes: device.limit,
+            ladder: device.gauge.ladder(),
+        });
         let cross_stream = CrossStream {
             hits: core.devices.iter().map(|device| device.gauge.cross_hits()).sum(),
             waits: core.fences.waits(),

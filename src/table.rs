@@ -104,7 +104,7 @@ unsafe impl<T: Send, const BITS: u32> Send for Table<T, BITS> {}
 // SAFETY: as above; several threads may hold `&T`.
 unsafe impl<T: Send + Sync, const BITS: u32> Sync for Table<T, BITS> {}
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::sync::AtomicU64;

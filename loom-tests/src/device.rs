@@ -1,5 +1,6 @@
 //! A device of two pages and the pool's core over it, for models of the heap.
 
+use crate::STACK_WORDS;
 use crate::driver::ModelDriver;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use millpond::StreamId;
@@ -118,9 +119,6 @@ pub struct Pond {
 
 /// A page of memory; a block of one page is a large one.
 pub const PAGE: u64 = ModelDriver::PAGE;
-
-/// The stack on which an arena is built, in words.
-const STACK_WORDS: usize = 1 << 15;
 
 /// A block in a role's hands, free of borrows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

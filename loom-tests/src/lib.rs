@@ -20,6 +20,7 @@ pub mod device;
 pub mod driver;
 
 use loom::model::Builder;
+use millpond::internals::stray;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -52,6 +53,7 @@ fn explore_exactly(preemptions: usize, name: &str, body: impl Fn() + Send + Sync
     builder.preemption_bound = Some(preemptions);
     builder.check(move || {
         counter.fetch_add(1, Ordering::Relaxed);
+        stray();
         body();
     });
     let executions = executions.load(Ordering::Relaxed);
@@ -60,10 +62,24 @@ fn explore_exactly(preemptions: usize, name: &str, body: impl Fn() + Send + Sync
     assert!(executions > 1, "model {name} explored one interleaving only");
 }
 
-/// Starts a role of a model.
+/// Starts a role of a model: a thread that has no thread cache.
 pub fn role<T: 'static>(body: impl FnOnce() -> T + 'static) -> loom::thread::JoinHandle<T> {
-    loom::thread::spawn(body)
+    loom::thread::spawn(|| {
+        stray();
+        body()
+    })
 }
+
+/// Starts a role that leases a thread cache, and gives it back when it ends.
+pub fn leasing_role<T: Send + 'static>(
+    body: impl FnOnce() -> T + Send + 'static,
+) -> loom::thread::JoinHandle<T> {
+    let builder = loom::thread::Builder::new().stack_size(STACK_WORDS);
+    builder.spawn(body).expect("a thread")
+}
+
+/// The stack of roles that build large structures, in words.
+pub(crate) const STACK_WORDS: usize = 1 << 15;
 
 /// Which outcomes a model has reached, over all its executions; lives outside the model.
 #[derive(Default)]

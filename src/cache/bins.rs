@@ -306,7 +306,7 @@ impl Drop for HintCache {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::block::{State, Word};

@@ -12,8 +12,7 @@ use crate::block::{Descriptor, Hint, StreamId};
 use crate::fence::StreamFence;
 use crate::size::CLASSES;
 use crate::stats::Counters;
-use crate::sync::{AtomicU64, Ordering};
-use std::cell::UnsafeCell;
+use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
 /// Streams a thread keeps bins for; a stream's place is its id modulo this.
 const SETS: usize = 16;
@@ -132,7 +131,7 @@ impl ThreadCache {
     #[expect(clippy::mut_from_ref, reason = "single-threaded by the lease; see Safety")]
     pub unsafe fn set(&self, stream: StreamId) -> Option<&mut Set> {
         // SAFETY: by the caller's promise this is the only live borrow.
-        let sets = unsafe { &mut *self.sets.get() };
+        let sets = self.sets.with_mut(|sets| unsafe { &mut *sets });
         sets[usize::from(stream.get()) % SETS].as_deref_mut().filter(|set| set.stream == stream)
     }
 
@@ -149,7 +148,7 @@ impl ThreadCache {
         mut evicted: impl FnMut(StreamId, usize, Hint),
     ) -> Option<&mut Set> {
         // SAFETY: by the caller's promise this is the only live borrow.
-        let sets = unsafe { &mut *self.sets.get() };
+        let sets = self.sets.with_mut(|sets| unsafe { &mut *sets });
         let place = &mut sets[usize::from(stream.get()) % SETS];
         if let Some(other) = place.as_deref_mut().filter(|set| set.stream != stream) {
             other.strikes += 1;

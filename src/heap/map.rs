@@ -125,7 +125,7 @@ fn place(offset: u64, level: usize) -> usize {
     (offset >> span) as usize & 15
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;
