@@ -28,6 +28,8 @@ pub enum ErrorCode {
     Deadlock,
     /// A device without access to the memory it was told to use.
     PeerAccessNotEnabled,
+    /// The device's context is gone ([`Sim::destroy_context`](crate::Sim::destroy_context)).
+    ContextDestroyed,
     /// A kernel failed.
     LaunchFailed,
     /// The call is not possible in this configuration.
@@ -49,6 +51,7 @@ impl ErrorCode {
             Self::IllegalAddress => 700,
             Self::Deadlock => 702,
             Self::PeerAccessNotEnabled => 705,
+            Self::ContextDestroyed => 709,
             Self::LaunchFailed => 719,
             Self::NotSupported => 801,
             Self::Unknown => 999,
@@ -67,6 +70,7 @@ impl ErrorCode {
             Self::IllegalAddress => "illegal address",
             Self::Deadlock => "would wait for ever",
             Self::PeerAccessNotEnabled => "no peer access",
+            Self::ContextDestroyed => "context destroyed",
             Self::LaunchFailed => "launch failed",
             Self::NotSupported => "not supported",
             Self::Unknown => "unknown error",

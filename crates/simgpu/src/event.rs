@@ -258,7 +258,7 @@ impl Sim {
     ///
     /// # Errors
     ///
-    /// Where a handle is not valid.
+    /// Where a handle is not valid, or the event's context is gone.
     pub fn stream_wait(&self, stream: Stream, event: Event) -> Result<()> {
         const CALL: Call = Call::StreamWait;
         let inner = &*self.inner;
@@ -266,6 +266,7 @@ impl Sim {
         inner.with_stream(CALL, stream, |waiter| {
             inner.with_event(CALL, event, |event| {
                 inner.enter(CALL, waiter.device)?;
+                inner.meter.check_context(CALL, event.device)?;
                 let Some(record) = &event.record else {
                     return Ok(());
                 };

@@ -9,7 +9,8 @@
 //!   touch of memory that is gone, memory given up while work in flight may touch it, and stale
 //!   content are [`Hazard`]s, whatever the timing happened to be. See the [`oracle`] module.
 //! - It is *adverse and reproducible*. Completion lags, or streams run in an order that a seed
-//!   decides ([`Completion`]); streams [hang](Sim::hang); any call fails on request ([`Fault`]).
+//!   decides ([`Completion`]); streams [hang](Sim::hang); any call fails on request ([`Fault`]);
+//!   a device's context [goes](Sim::destroy_context).
 //! - It *counts*. Each call is counted and priced in simulated time ([`Counters`], [`Costs`]), and
 //!   what was not given back is known ([`Leaks`]).
 //!

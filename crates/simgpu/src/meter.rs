@@ -37,9 +37,12 @@ pub(crate) struct Meter {
     /// `shards[shard * devices + device]`.
     dials: Box<[Dials]>,
     devices: usize,
-    /// Whether a call must look further: a fault is armed or the driver has shut down.
+    /// Whether a call must look further: a fault is armed, a context is gone, or the driver has shut
+    /// down.
     alert: AtomicBool,
     shut_down: AtomicBool,
+    /// The devices whose contexts are gone.
+    destroyed: Box<[AtomicBool]>,
     faults: Mutex<Faults>,
 }
 
@@ -50,6 +53,7 @@ impl Meter {
             devices,
             alert: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
+            destroyed: (0..devices).map(|_| AtomicBool::new(false)).collect(),
             faults: Mutex::default(),
         }
     }
@@ -71,12 +75,25 @@ impl Meter {
                 format!("device {device}: the driver has shut down"),
             ));
         }
+        self.check_context(call, device)?;
         match lock(&self.faults).strike(call) {
             Some(code) => {
                 Err(SimError::new(call, code, format!("device {device}: injected failure")))
             }
             None => Ok(()),
         }
+    }
+
+    /// Fails where the device's context is gone.
+    pub(crate) fn check_context(&self, call: Call, device: u16) -> Result<()> {
+        if self.destroyed[usize::from(device)].load(Relaxed) {
+            return Err(SimError::new(
+                call,
+                ErrorCode::ContextDestroyed,
+                format!("device {device}: its context was destroyed"),
+            ));
+        }
+        Ok(())
     }
 
     /// Adds time that the host spent waiting.
@@ -106,9 +123,9 @@ impl Meter {
         self.alert.store(true, Relaxed);
     }
 
-    pub(crate) fn inject_any(&self, nth: u64, code: ErrorCode) {
+    pub(crate) fn inject_any(&self, nth: u64, code: ErrorCode, sticky: bool) {
         let mut faults = lock(&self.faults);
-        faults.add(None, nth, code, false);
+        faults.add(None, nth, code, sticky);
         self.alert.store(true, Relaxed);
     }
 
@@ -117,8 +134,18 @@ impl Meter {
         let mut faults = lock(&self.faults);
         let any = !faults.is_empty();
         faults.clear();
-        self.alert.store(self.shut_down.load(Relaxed), Relaxed);
+        let mut gone = self.destroyed.iter().chain([&self.shut_down]);
+        self.alert.store(gone.any(|gone| gone.load(Relaxed)), Relaxed);
         any
+    }
+
+    /// Ends a device's context; nothing where there is no such device.
+    pub(crate) fn destroy_context(&self, device: u16) {
+        let _faults = lock(&self.faults);
+        if let Some(destroyed) = self.destroyed.get(usize::from(device)) {
+            destroyed.store(true, Relaxed);
+            self.alert.store(true, Relaxed);
+        }
     }
 
     pub(crate) fn shut_down(&self) {

@@ -204,7 +204,12 @@ impl Sim {
 
     /// Lets the `nth` call from now on fail, whatever its kind; 1 is the next.
     pub fn inject_any(&self, nth: u64, code: ErrorCode) {
-        self.inner.meter.inject_any(nth, code);
+        self.inner.meter.inject_any(nth, code, false);
+    }
+
+    /// Lets every call fail from the `nth` from now on, whatever its kind; 1 is the next.
+    pub fn inject_all(&self, nth: u64, code: ErrorCode) {
+        self.inner.meter.inject_any(nth, code, true);
     }
 
     /// Forgets all faults; says whether any was still to come (sticky ones always are).
@@ -216,6 +221,14 @@ impl Sim {
     /// from here on every call answers [`ErrorCode::Deinitialized`].
     pub fn shutdown(&self) {
         self.inner.meter.shut_down();
+    }
+
+    /// Destroys a device's context, as another library in the process may do: from here on every call
+    /// of that device answers [`ErrorCode::ContextDestroyed`], as does a wait for one of its events.
+    /// The other devices go on. What the device held counts as a leak. Nothing happens where there is
+    /// no such device.
+    pub fn destroy_context(&self, device: u16) {
+        self.inner.meter.destroy_context(device);
     }
 
     /// What the race oracle has found, the first ones in detail; empty without the oracle.

@@ -128,6 +128,51 @@ fn each_call_can_fail_and_has_no_effect_then() {
 }
 
 #[test]
+fn every_call_can_fail_from_some_moment_on() {
+    let sim = Sim::builder().devices(2).build().unwrap();
+    sim.inject_all(3, ErrorCode::NotReady);
+    let outcome = |device| sim.malloc(device, 1).map_err(|error| error.code);
+    assert!(outcome(0).is_ok() && outcome(1).is_ok());
+    for device in [0, 1, 0] {
+        assert_eq!(outcome(device), Err(ErrorCode::NotReady));
+    }
+    assert_eq!(sim.memory_info(0).unwrap_err().code, ErrorCode::NotReady);
+    assert!(sim.clear_faults());
+    program(&sim).unwrap();
+}
+
+#[test]
+fn a_context_goes_and_the_other_devices_do_not_notice() {
+    let sim = Sim::builder().devices(2).build().unwrap();
+    let [stream, other] = [0, 1].map(|device| sim.stream_create(device).unwrap());
+    let [event, theirs] = [0, 1].map(|device| sim.event_create(device).unwrap());
+    sim.event_record(event, stream).unwrap();
+    let plain = sim.malloc(0, 1).unwrap();
+    sim.destroy_context(0);
+    sim.destroy_context(7);
+    // Not a fault that can be cleared.
+    assert!(!sim.clear_faults());
+    let code = |answer: Result<()>| answer.unwrap_err().code;
+    let expected = ErrorCode::ContextDestroyed;
+    assert_eq!(expected.number(), 709);
+    assert_eq!(code(sim.event_record(event, stream)), expected);
+    assert_eq!(code(sim.event_query(event).map(drop)), expected);
+    assert_eq!(code(sim.malloc(0, 1).map(drop)), expected);
+    assert_eq!(code(sim.free(plain)), expected);
+    assert_eq!(code(sim.reserve(0, PAGE).map(drop)), expected);
+    assert_eq!(code(sim.stream_destroy(stream)), expected);
+    assert_eq!(code(sim.stream_wait(other, event)), expected);
+    assert_eq!(code(sim.stream_wait(stream, theirs)), expected);
+    sim.event_record(theirs, other).unwrap();
+    assert!(sim.event_query(theirs).unwrap());
+    sim.free(sim.malloc(1, 1).unwrap()).unwrap();
+    sim.event_destroy(theirs).unwrap();
+    sim.stream_destroy(other).unwrap();
+    let leaks = sim.leaks();
+    assert_eq!((leaks.streams, leaks.events, leaks.allocations), (1, 1, 1), "{leaks}");
+}
+
+#[test]
 fn the_nth_call_fails_once_or_from_then_on() {
     let sim = Sim::builder().build().unwrap();
     let fault = Fault { call: Call::Create, nth: 3, code: ErrorCode::OutOfMemory, sticky: false };
