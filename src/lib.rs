@@ -36,6 +36,7 @@ mod heap;
 #[doc(hidden)]
 pub mod internals;
 mod lease;
+mod level;
 mod pin;
 mod pool;
 mod shard;
@@ -50,6 +51,8 @@ pub use buffer::Buffer;
 pub use config::{Headroom, Reuse};
 pub use driver::DeviceId;
 pub use error::{Error, OutOfMemory, Result, StreamBytes};
+#[doc(hidden)]
+pub use level::Level;
 pub use pin::Pin;
 pub use pool::{Builder, Pool};
 pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Stats};

@@ -6,6 +6,7 @@ use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::Fences;
 use crate::heap::{Arena, Blocks, Gauge, Layout};
+use crate::level::Level;
 use crate::pin::Pin;
 use crate::shard::Shards;
 use crate::stats::{CrossStream, DeviceStats, Hits, Stats};
@@ -405,9 +406,14 @@ impl Pool {
     /// extents under the arenas' locks.
     #[doc(hidden)]
     pub fn check_invariants(&self) {
-        for device in &self.0.devices {
-            lock(&device.arena).check_invariants();
-        }
+        self.check_invariants_at(Level::Heap);
+    }
+
+    /// Checks the pool's invariants as thoroughly as `level` says; panics with what is wrong. For
+    /// tests.
+    #[doc(hidden)]
+    pub fn check_invariants_at(&self, level: Level) {
+        self.0.check(level);
     }
 }
 

@@ -60,6 +60,11 @@ impl Shards {
         }
     }
 
+    /// Calls `each` with every key and hint: for tests.
+    pub fn for_each(&self, mut each: impl FnMut(u64, Hint)) {
+        self.shards.iter().for_each(|shard| shard.for_each(&mut each));
+    }
+
     /// Host memory held, in bytes.
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.bytes()).sum()

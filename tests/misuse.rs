@@ -42,13 +42,13 @@ impl Rig {
             (stats.devices.iter().map(of).collect::<Vec<_>>(), stats.hits)
         };
         assert_eq!(held(&before), held(&after));
-        self.pool.check_invariants();
+        self.pool.check_invariants_at(millpond::Level::Full);
         assert!(!error.to_string().is_empty());
         error
     }
 
     fn done(self) {
-        self.pool.check_invariants();
+        self.pool.check_invariants_at(millpond::Level::Full);
         drop((self.stream, self.pool));
         assert_eq!(self.sim.hazard_count(), 0);
         assert!(self.sim.leaks().is_empty(), "{}", self.sim.leaks());
@@ -193,7 +193,7 @@ fn a_buffers_block_freed_by_address() {
         let more: Vec<_> = (0..4).map(|_| stream.alloc::<u8>(bytes as usize).unwrap()).collect();
         more.iter().for_each(|buffer| ledger.enter(buffer.address(), buffer.granted_bytes()));
         drop(more);
-        pool.check_invariants();
+        pool.check_invariants_at(millpond::Level::Full);
         pool.free(other).unwrap();
         rig.done();
     }
@@ -215,7 +215,7 @@ fn a_buffers_block_freed_by_address_and_merged() {
         }
         assert_eq!(pool.stats().devices[0].reserved_bytes, 0);
         drop(buffer);
-        pool.check_invariants();
+        pool.check_invariants_at(millpond::Level::Full);
         let again = stream.alloc::<u8>(bytes as usize).unwrap();
         let more = stream.alloc::<u8>(bytes as usize).unwrap();
         assert_ne!(again.address(), more.address());

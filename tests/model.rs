@@ -238,7 +238,7 @@ impl Run {
     }
 
     fn check(&self) {
-        self.pool.check_invariants();
+        self.pool.check_invariants_at(millpond::Level::Full);
         let stats = self.pool.stats();
         for (of, device) in stats.devices.iter().zip(0..) {
             assert_eq!(of.live_bytes, self.live_bytes(device));

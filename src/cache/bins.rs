@@ -292,6 +292,13 @@ impl HintCache {
         }
     }
 
+    /// Calls `each` with every key and hint: for tests.
+    pub fn for_each(&self, mut each: impl FnMut(u64, Hint)) {
+        let guard = epoch::pin();
+        let hints = self.load(&guard).into_iter().flat_map(Bins::hints);
+        hints.for_each(|(key, hint)| each(key, hint));
+    }
+
     /// Host memory held by the table, in bytes.
     pub fn bytes(&self) -> u64 {
         let guard = epoch::pin();

@@ -123,6 +123,24 @@ impl ThreadCache {
         size_of::<Self>() as u64 + self.made.load(Ordering::Relaxed) * size_of::<Set>() as u64
     }
 
+    /// Calls `each` with every hint, its stream, that stream's state, and its class: for tests.
+    ///
+    /// # Safety
+    /// No other thread uses the cache, and no borrow from `set` or `adopt` is alive.
+    pub unsafe fn for_each(
+        &self,
+        mut each: impl FnMut(StreamId, *const StreamFence, usize, Entry),
+    ) {
+        // SAFETY: by the caller's promise nobody writes meanwhile.
+        let sets = self.sets.with_mut(|sets| unsafe { &*sets });
+        for set in sets.iter().flatten() {
+            for (class, bin) in set.bins.iter().enumerate() {
+                let entries = &bin.entries[..usize::from(bin.len)];
+                entries.iter().for_each(|&entry| each(set.stream, set.fence, class, entry));
+            }
+        }
+    }
+
     /// The bins of `stream`, if this thread keeps any.
     ///
     /// # Safety

@@ -10,6 +10,7 @@
 //! which enters the arena.
 
 mod allocate;
+mod check;
 mod free;
 mod life;
 

@@ -93,6 +93,24 @@ impl Events {
         }
     }
 
+    /// Rows made so far.
+    pub fn made(&self) -> u32 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// The free rows, while nobody takes or gives any: for tests.
+    pub fn free_rows(&self) -> Vec<u32> {
+        let mut free = Vec::new();
+        let mut next = self.free.load(Ordering::Acquire) & LINK;
+        while let Some(row) = next.checked_sub(1) {
+            free.push(row as u32);
+            assert!(free.len() <= self.made() as usize, "the free events form a circle");
+            let links = self.rows.get(row as u32).map(|row| row.next.load(Ordering::Relaxed));
+            next = u64::from(links.unwrap_or(0));
+        }
+        free
+    }
+
     /// Destroys every event. The caller is alone and no slot refers to them any more (or the
     /// pool is going away: destroying a pending event is legal).
     pub fn destroy(&self, driver: &dyn Driver) {

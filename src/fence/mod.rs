@@ -36,20 +36,21 @@
 //! The protocol, its orderings and its mutants are model-checked in `loom-tests`.
 
 mod asked;
+mod check;
 mod event;
 mod registry;
 mod stream;
 
 use crate::block::{Fence, StreamId};
 use crate::driver::{DeviceId, Driver, DriverError, DriverResult, EventHandle};
-use crate::sync::{Arc, AtomicU64, Ordering, fence};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence};
 use crate::table::Table;
 pub(crate) use asked::{Asked, Earliest};
 use event::{Events, KNOWN};
 use registry::Registry;
 use std::time::Duration;
-use stream::Seal;
 pub(crate) use stream::StreamFence;
+use stream::{Seal, known_place};
 
 /// Streams that can be registered at once, over all devices (id 0 is not used).
 const STREAMS: usize = 1 << 16;
@@ -77,6 +78,7 @@ pub struct Fences {
     poisonings: AtomicU64,
     /// Stream waits that the pool inserted to reuse memory.
     waits: AtomicU64,
+    seen: Mutex<check::Seen>,
 }
 
 impl Fences {
@@ -88,6 +90,7 @@ impl Fences {
             registry: Registry::new(),
             poisonings: AtomicU64::new(0),
             waits: AtomicU64::new(0),
+            seen: Mutex::default(),
             driver,
         }
     }

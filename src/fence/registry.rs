@@ -26,6 +26,11 @@ impl Registry {
     pub fn new() -> Self {
         Self(Mutex::new(Ids::default()))
     }
+
+    /// The largest id given out so far.
+    pub fn top(&self) -> u16 {
+        lock(&self.0).top
+    }
 }
 
 impl Fences {

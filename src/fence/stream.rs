@@ -167,14 +167,14 @@ impl StreamFence {
     pub fn knows(&self, fence: Fence) -> bool {
         // Acquire pairs with the release of `note`, which follows the submission of the stream
         // wait: work that we submit after reading it comes after that wait.
-        let known = Fence(self.known[place(fence.stream())].load(Ordering::Acquire));
+        let known = Fence(self.known[known_place(fence.stream())].load(Ordering::Acquire));
         known.stream() == fence.stream() && known.q() >= fence.q()
     }
 
     /// Writes down that this stream now runs after `fence`. The row is bounded and lossy: another
     /// stream's entry in the same place is overwritten. Forgetting costs a wait, never safety.
     pub fn note(&self, fence: Fence) {
-        let entry = &self.known[place(fence.stream())];
+        let entry = &self.known[known_place(fence.stream())];
         let mut seen = entry.load(Ordering::Relaxed);
         while Fence(seen).stream() != fence.stream() || Fence(seen).q() < fence.q() {
             match entry.compare_exchange(seen, fence.0, Ordering::AcqRel, Ordering::Relaxed) {
@@ -185,6 +185,7 @@ impl StreamFence {
     }
 }
 
-fn place(stream: StreamId) -> usize {
+/// The place of a stream in rows of known orderings.
+pub(super) fn known_place(stream: StreamId) -> usize {
     usize::from(stream.get()) % KNOWN
 }

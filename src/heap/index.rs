@@ -107,6 +107,19 @@ impl Index {
         }
     }
 
+    /// Checks that each bin's list starts where it says, and is marked if it has a start.
+    pub fn check_heads(&self, links: &[Links], list: List) {
+        for (bin, &head) in self.heads.iter().enumerate() {
+            let used = self.used[bin / 64] >> (bin % 64) & 1 == 1;
+            assert_eq!(used, head != 0, "the mark of bin {bin} of {list:?}");
+            if head != 0 {
+                let first = links[head as usize];
+                assert_eq!(first.list, list, "extent {head} starts a list");
+                assert_eq!((usize::from(first.bin), first.bin_prev), (bin, 0), "extent {head}");
+            }
+        }
+    }
+
     /// The head of a bin's list; 0 when it is empty.
     pub fn head(&self, bin: usize) -> u32 {
         self.heads[bin]

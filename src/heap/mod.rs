@@ -10,6 +10,7 @@
 
 mod arena;
 mod budget;
+mod check;
 mod extent;
 mod fit;
 mod gauge;
@@ -111,6 +112,11 @@ impl Blocks {
             return 0;
         }
         self.notes.swap(0, Ordering::Acquire)
+    }
+
+    /// The first descriptor in the list of notes, which stays: for tests.
+    fn first_note(&self) -> u32 {
+        self.notes.load(Ordering::Acquire)
     }
 
     /// Whether a hint no longer leads to a cached block.

@@ -24,7 +24,7 @@ pub fn aligned_and_disjoint<M: Machine>(make: impl Fn(u16, u64) -> M) {
             rig.free(stream, block);
         }
         if round % 50 == 0 {
-            pool.check_invariants();
+            pool.check_invariants_at(millpond::Level::Full);
         }
     }
     held.into_iter().for_each(|(stream, block)| rig.free(stream, block));
@@ -75,7 +75,7 @@ pub fn thousands_of_one_size<M: Machine>(make: impl Fn(u16, u64) -> M) {
             ledger.enter(buffer.address(), buffer.granted_bytes());
         }
         assert_eq!(pool.stats().devices[0].live_bytes, 5_000_000);
-        pool.check_invariants();
+        pool.check_invariants_at(millpond::Level::Full);
     }
     drop(stream);
     rig.done(pool);
@@ -93,7 +93,7 @@ pub fn everything_goes_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
             held.swap_remove(i % held.len());
         }
         if i % 100 == 0 {
-            pool.check_invariants();
+            pool.check_invariants_at(millpond::Level::Full);
         }
     }
     held.clear();
@@ -101,7 +101,7 @@ pub fn everything_goes_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
     pool.trim_all(0).unwrap();
     rig.machine.pass_time();
     pool.trim_all(0).unwrap();
-    pool.check_invariants();
+    pool.check_invariants_at(millpond::Level::Full);
     assert_eq!(pool.stats().devices[0].reserved_bytes, 0);
     let late = stream.alloc::<u8>(5_000_000).unwrap();
     drop(stream);

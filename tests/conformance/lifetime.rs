@@ -210,7 +210,7 @@ pub fn two_pools_over_one_driver<M: Machine>(make: impl Fn(u16, u64) -> M) {
             let block = rig.get(stream, 1 + round * 40_009);
             ledger.enter(block.address(), block.buffer.granted_bytes());
             held.push((stream, block));
-            pool.check_invariants();
+            pool.check_invariants_at(millpond::Level::Full);
         }
         if round % 2 == 0 {
             let (stream, block) = held.swap_remove(held.len() / 2);

@@ -261,7 +261,7 @@ impl<M: Machine> Rig<M> {
     /// The end of a case: the heap is in order, its end gives everything back, nothing raced.
     #[track_caller]
     pub fn done(self, pool: Pool) {
-        pool.check_invariants();
+        pool.check_invariants_at(millpond::Level::Full);
         drop(pool);
         self.assert_quiet();
         self.assert_nothing_leaked();

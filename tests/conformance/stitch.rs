@@ -47,7 +47,7 @@ pub fn pages_move_under_work_in_flight<M: Machine>(make: impl Fn(u16, u64) -> M)
     assert_eq!(rig.driver.calls("synchronize"), 0);
     assert_eq!(rig.driver.calls("create_page"), created);
     assert_eq!(pool.stats().devices[0].ladder.moved + pool.stats().devices[0].ladder.waited, 1);
-    pool.check_invariants();
+    pool.check_invariants_at(millpond::Level::Full);
 
     // Nothing can be given back: all is in use, or in flight.
     rig.free(&t, large);
@@ -96,7 +96,7 @@ pub fn pages_go_there_and_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
             // All of the row again, in one.
             let all = rig.get(&s, 13 * UNIT);
             rig.free(&s, all);
-            pool.check_invariants();
+            pool.check_invariants_at(millpond::Level::Full);
             assert_eq!(reserved(&pool), 16 * UNIT);
             if round == 0 {
                 after_first = rig.mapping_calls();
@@ -135,7 +135,7 @@ pub fn old_mappings_give_way_when_they_may<M: Machine>(make: impl Fn(u16, u64) -
         // The best window would have the first and the second gap in it.
         let wide = rig.get(&t, 9 * UNIT);
         rig.read(&t, &wide);
-        pool.check_invariants();
+        pool.check_invariants_at(millpond::Level::Full);
         assert_eq!(rig.driver.calls("unmap") > 0, over);
         assert_eq!(rig.driver.calls("synchronize"), 0);
         assert_eq!(reserved(&pool), 20 * UNIT);
@@ -165,7 +165,7 @@ pub fn tails_of_pages_are_used<M: Machine>(make: impl Fn(u16, u64) -> M) {
         sum += bytes;
         assert_eq!(reserved(&pool), sum.next_multiple_of(rig.page), "after {bytes} bytes");
     }
-    pool.check_invariants();
+    pool.check_invariants_at(millpond::Level::Full);
     free_all(&rig, &s, held);
     drop(s);
     rig.done(pool);
@@ -183,7 +183,7 @@ pub fn a_window_may_end_inside_a_page<M: Machine>(make: impl Fn(u16, u64) -> M) 
     if rig.page == UNIT {
         assert_eq!(tail.address(), large.address() + 4 * UNIT - MIB);
     }
-    pool.check_invariants();
+    pool.check_invariants_at(millpond::Level::Full);
     rig.read(&t, &large);
     rig.free(&s, tail);
     rig.free(&t, large);
@@ -211,7 +211,7 @@ pub fn a_window_may_start_inside_a_page<M: Machine>(make: impl Fn(u16, u64) -> M
     if rig.page == UNIT {
         assert_eq!(below.address(), first + UNIT);
     }
-    pool.check_invariants();
+    pool.check_invariants_at(millpond::Level::Full);
     rig.read(&t, &across);
     for block in [large, across] {
         rig.free(&t, block);
@@ -249,7 +249,7 @@ pub fn pages_move_all_the_time<M: Machine>(make: impl Fn(u16, u64) -> M) {
                 }
             }
             if round % 100 == 99 {
-                pool.check_invariants();
+                pool.check_invariants_at(millpond::Level::Full);
                 pool.trim(D0, live).unwrap();
                 rig.assert_quiet();
             }

@@ -113,7 +113,7 @@ fn run<M: Machine>(make: impl Fn(u16, u64) -> M, devices: u16, streams: usize, m
         let ledger = Mutex::default();
         let crew = Crew { rig: &rig, pool: &pool, streams: &streams, ledger, most };
         crew.run(250);
-        pool.check_invariants();
+        pool.check_invariants_at(millpond::Level::Full);
         assert_eq!(pool.stats().devices[0].live_bytes, 0);
         drop(streams);
         rig.done(pool);

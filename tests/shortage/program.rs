@@ -447,7 +447,7 @@ impl Run {
     }
 
     fn check(&self) {
-        self.pool.check_invariants();
+        self.pool.check_invariants_at(millpond::Level::Full);
         let hazards = self.sim.hazards();
         assert!(hazards.is_empty(), "{}", hazards[0]);
     }
