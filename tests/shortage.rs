@@ -23,9 +23,8 @@ fn nothing_is_refused_that_could_be_served() {
         println!("{:?}\n{:#?}", Setup::draw(seed), Run::new(seed).finish());
         return;
     }
-    let slow = std::env::var_os("MILLPOND_SLOW").is_some_and(|value| value == "1");
     let mut all = Tally::default();
-    for seed in 0..if slow { 10 * RUNS } else { RUNS } {
+    for seed in 0..if support::slow() { 10 * RUNS } else { RUNS } {
         all.add(Run::new(seed).finish());
     }
     // The programs reached what they are meant to try.

@@ -418,6 +418,11 @@ impl Pages {
         self.pinned > 0 && self.places.get(place).pins > 0
     }
 
+    /// Whether no place has a mapping: the reservation can go.
+    pub fn nothing_is_mapped(&self) -> bool {
+        self.places.numbers().all(|place| self.places.get(place).page == 0)
+    }
+
     /// Host memory held, in bytes.
     pub fn bytes(&self) -> u64 {
         (self.places.bytes()

@@ -20,8 +20,15 @@ pub struct Watched {
 #[derive(Default)]
 struct Log {
     calls: BTreeMap<&'static str, u64>,
-    failed: Vec<&'static str>,
-    hook: Option<(&'static str, Hook)>,
+    total: u64,
+    failed: Vec<(&'static str, DeviceId)>,
+    hook: Option<(When, Hook)>,
+}
+
+/// The call that a hook waits for.
+enum When {
+    Named(&'static str),
+    Number(u64),
 }
 
 impl Watched {
@@ -44,13 +51,28 @@ impl Watched {
     }
 
     /// The calls that failed, in order.
-    pub fn failed(&self) -> Vec<&'static str> {
+    pub fn failed(&self) -> Vec<(&'static str, DeviceId)> {
         self.log().failed.clone()
+    }
+
+    /// How often the pool made any call.
+    pub fn total(&self) -> u64 {
+        self.log().total
+    }
+
+    /// Runs `hook` at the end of the pool's `nth` call, counted from its first, which is 1.
+    pub fn at(&self, nth: u64, hook: impl FnOnce() + Send + 'static) {
+        self.log().hook = Some((When::Number(nth), Box::new(hook)));
     }
 
     /// Runs `hook` once, at the end of the next call of this name.
     pub fn during(&self, name: &'static str, hook: impl FnOnce() + Send + 'static) {
-        self.log().hook = Some((name, Box::new(hook)));
+        self.log().hook = Some((When::Named(name), Box::new(hook)));
+    }
+
+    /// Forgets a hook that still waits for its call.
+    pub fn disarm(&self) {
+        self.log().hook = None;
     }
 
     /// Whether a hook still waits for its call.
@@ -58,13 +80,23 @@ impl Watched {
         self.log().hook.is_some()
     }
 
-    fn seen<T>(&self, name: &'static str, answer: DriverResult<T>) -> DriverResult<T> {
+    fn seen<T>(
+        &self,
+        name: &'static str,
+        device: DeviceId,
+        answer: DriverResult<T>,
+    ) -> DriverResult<T> {
         let mut log = self.log();
         *log.calls.entry(name).or_default() += 1;
+        log.total += 1;
         if answer.is_err() {
-            log.failed.push(name);
+            log.failed.push((name, device));
         }
-        let hook = log.hook.take_if(|(armed, _)| *armed == name);
+        let total = log.total;
+        let hook = log.hook.take_if(|(when, _)| match when {
+            When::Named(armed) => *armed == name,
+            When::Number(nth) => *nth == total,
+        });
         drop(log);
         if let Some((_, hook)) = hook {
             hook();
@@ -80,7 +112,7 @@ impl fmt::Debug for Watched {
 }
 
 macro_rules! watched {
-    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+    ($(fn $name:ident(device: DeviceId $(, $arg:ident: $type:ty)*) -> $out:ty;)*) => {
         impl Driver for Watched {
             fn name(&self) -> &'static str {
                 self.inner.name()
@@ -90,8 +122,8 @@ macro_rules! watched {
                 self.inner.device_count()
             }
 
-            $(fn $name(&self, $($arg: $type),*) -> DriverResult<$out> {
-                self.seen(stringify!($name), self.inner.$name($($arg),*))
+            $(fn $name(&self, device: DeviceId $(, $arg: $type)*) -> DriverResult<$out> {
+                self.seen(stringify!($name), device, self.inner.$name(device $(, $arg)*))
             })*
         }
     };
@@ -114,6 +146,11 @@ watched! {
     fn map(device: DeviceId, address: u64, bytes: u64, page: PageHandle) -> ();
     fn set_access(device: DeviceId, address: u64, bytes: u64, to: &[DeviceId]) -> ();
     fn unmap(device: DeviceId, address: u64, bytes: u64) -> ();
+}
+
+/// Whether the long runs were asked for.
+pub fn slow() -> bool {
+    std::env::var_os("MILLPOND_SLOW").is_some_and(|value| value == "1")
 }
 
 /// A small generator (SplitMix64): equal seeds give equal runs.

@@ -22,7 +22,7 @@ pub struct Event(pub u64);
 /// An event, for as long as its handle is valid.
 #[derive(Debug)]
 pub(crate) struct EventState {
-    device: u16,
+    pub device: u16,
     pub record: Option<Record>,
 }
 

@@ -263,14 +263,22 @@ impl Sim {
 
     /// What has not been given back.
     pub fn leaks(&self) -> Leaks {
-        let census = lock(&self.inner.world).memory.census();
+        (0..self.inner.devices).map(|device| self.leaks_of(device)).sum()
+    }
+
+    /// What has not been given back of one device; nothing where there is no such device.
+    pub fn leaks_of(&self, device: u16) -> Leaks {
+        if device >= self.inner.devices {
+            return Leaks::default();
+        }
+        let census = lock(&self.inner.world).memory.census(device);
         Leaks {
             pages: census.pages,
             mappings: census.mappings,
             reservations: census.reservations,
             allocations: census.allocations,
-            streams: self.inner.streams.len(),
-            events: self.inner.events.len(),
+            streams: self.inner.streams.count(|stream| stream.device == device),
+            events: self.inner.events.count(|event| event.device == device),
             bytes: census.bytes,
         }
     }
@@ -308,6 +316,20 @@ impl Leaks {
     /// Whether everything has been given back.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+impl std::iter::Sum for Leaks {
+    fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
+        each.fold(Self::default(), |all, one| Self {
+            pages: all.pages + one.pages,
+            mappings: all.mappings + one.mappings,
+            reservations: all.reservations + one.reservations,
+            allocations: all.allocations + one.allocations,
+            streams: all.streams + one.streams,
+            events: all.events + one.events,
+            bytes: all.bytes + one.bytes,
+        })
     }
 }
 

@@ -76,10 +76,11 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Number of entries.
-    pub(crate) fn len(&self) -> usize {
-        let free = lock(&self.free);
-        free.next - free.returned.len()
+    /// Number of entries for which `test` holds.
+    pub(crate) fn count(&self, test: impl Fn(&T) -> bool) -> usize {
+        let mut count = 0;
+        self.for_each(|_, value| count += usize::from(test(value)));
+        count
     }
 
     fn slot(&self, index: usize) -> Option<&Mutex<Option<T>>> {
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(slots.remove(150), Some(150));
         assert_eq!(slots.remove(7), Some(7));
         assert_eq!(slots.remove(7), None);
-        assert_eq!(slots.len(), 198);
+        assert_eq!(slots.count(|_| true), 198);
         assert_eq!(slots.insert(1_000), Some(7));
         assert_eq!(slots.insert(1_001), Some(150));
         assert_eq!(slots.insert(1_002), Some(200));

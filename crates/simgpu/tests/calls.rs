@@ -168,8 +168,10 @@ fn a_context_goes_and_the_other_devices_do_not_notice() {
     sim.free(sim.malloc(1, 1).unwrap()).unwrap();
     sim.event_destroy(theirs).unwrap();
     sim.stream_destroy(other).unwrap();
-    let leaks = sim.leaks();
+    let leaks = sim.leaks_of(0);
     assert_eq!((leaks.streams, leaks.events, leaks.allocations), (1, 1, 1), "{leaks}");
+    assert!(sim.leaks_of(1).is_empty() && sim.leaks_of(2).is_empty());
+    assert_eq!(sim.leaks(), leaks);
 }
 
 #[test]

@@ -1,0 +1,148 @@
+//! Calls that fail: one, all from some moment on, and those of a kind.
+
+use crate::rig::{CAPACITY, CODES, MIB, Rig, Setup, run};
+use crate::support::slow;
+use crate::workload::get;
+use millpond::{DeviceId, Level, Reuse};
+use millpond_simgpu::{Call, Completion, Counters, ErrorCode, Fault};
+
+const AT_ONCE: Setup = Setup::lag(0, Reuse::Wait);
+const LAGGING: Setup = Setup::lag(5, Reuse::Wait);
+const PATIENT: Setup = Setup::lag(5, Reuse::Completed);
+const LONELY: Setup = Setup::lag(5, Reuse::SameStream);
+const SCHEDULED: Setup =
+    Setup { completion: Completion::Scheduled, reuse: Reuse::Wait, stuck: None };
+
+/// Runs `each` in every setup, or in the first two of them.
+fn in_setups(each: impl Fn(Setup, Counters)) {
+    let setups = [AT_ONCE, PATIENT, LAGGING, LONELY, SCHEDULED];
+    for setup in &setups[..if slow() { 5 } else { 2 }] {
+        each(*setup, setup.calls().all);
+    }
+}
+
+/// The workload reaches what it is meant to, in a number of calls that can be gone through.
+#[test]
+fn the_workload_is_worth_failing() {
+    for setup in [AT_ONCE, LAGGING, PATIENT, LONELY, SCHEDULED] {
+        let rig = Rig::new(setup);
+        let pool = rig.pool().unwrap();
+        crate::workload::workload(&rig, &pool);
+        let calls = rig.sim.total_calls();
+        assert!((150..=400).contains(&calls), "{calls} calls in {setup:?}");
+        let ladder = pool.stats().devices[1].ladder;
+        assert!(ladder.moved + ladder.waited >= 6, "pages are to move: {ladder:?}");
+        rig.assert_quiet("");
+        // Every kind but plain allocations, copies, fills, collectives, peers, and calls that only
+        // come at the end.
+        let counters = rig.sim.counters();
+        let kinds = Call::ALL.iter().filter(|&&call| counters.get(call) > 0).count();
+        assert!(kinds >= 14, "{kinds} kinds of calls in {setup:?}");
+    }
+}
+
+/// The n-th call fails, for every n.
+#[test]
+fn each_call_fails_once() {
+    in_setups(|setup, calls| {
+        for n in 1..=calls.total() {
+            for code in CODES {
+                run(setup, &format!("call {n}: {code}"), |rig| rig.sim.inject_any(n, code));
+            }
+        }
+    });
+}
+
+/// Every call fails from the n-th on, for every n.
+#[test]
+fn every_call_fails_from_each_on() {
+    in_setups(|setup, calls| {
+        for n in 1..=calls.total() {
+            for code in CODES {
+                let what = format!("every call from {n} on: {code}");
+                run(setup, &what, |rig| rig.sim.inject_all(n, code));
+            }
+        }
+    });
+}
+
+/// Calls of one kind fail from each on that the workload makes, until the trouble is over.
+#[test]
+fn calls_of_a_kind_fail_from_each_on() {
+    in_setups(|setup, calls| {
+        for &call in Call::ALL {
+            for nth in 1..=calls.get(call) {
+                for code in CODES {
+                    let what = format!("{call:?} from number {nth} on: {code}");
+                    let fault = Fault { call, nth, code, sticky: true };
+                    run(setup, &what, |rig| rig.sim.inject(fault));
+                }
+            }
+        }
+    });
+}
+
+/// Two kinds fail together, so that what undoes a failed call fails too.
+#[test]
+fn undoing_fails_as_well() {
+    let calls = AT_ONCE.calls().all;
+    for undo in [Call::Unmap, Call::Release] {
+        for call in [Call::Create, Call::Map, Call::SetAccess] {
+            for nth in 1..=calls.get(call) {
+                for code in [ErrorCode::Unknown, ErrorCode::OutOfMemory] {
+                    let what = format!("{call:?} number {nth}, and {undo:?} always: {code}");
+                    run(AT_ONCE, &what, |rig| {
+                        rig.sim.inject(Fault { call, nth, code, sticky: false });
+                        rig.sim.inject(Fault { call: undo, nth: 1, code, sticky: true });
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What failed is said with the driver's own code and call.
+#[test]
+fn errors_keep_the_drivers_words() {
+    for code in CODES {
+        let rig = Rig::new(AT_ONCE);
+        let pool = rig.pool().unwrap();
+        let stream = pool.stream(DeviceId(0)).unwrap();
+        rig.sim.inject_all(1, code);
+        let error = get(&rig, &stream, 3 * MIB).unwrap_err();
+        match error {
+            millpond::Error::Driver(error) => {
+                assert_eq!((error.code, error.call), (code.number(), "cuMemCreate"), "{error}");
+            }
+            millpond::Error::OutOfMemory(_) => assert_eq!(code, ErrorCode::OutOfMemory),
+            error => panic!("{error:?}"),
+        }
+    }
+}
+
+/// Events cannot be had any more: memory is not given away without one.
+#[test]
+fn no_events_left() {
+    let rig = Rig::new(Setup::lag(1_000_000, Reuse::Wait));
+    let pool = rig.pool().unwrap();
+    let [s, t] = [0; 2].map(|_| pool.stream(DeviceId(0)).unwrap());
+    let block = get(&rig, &s, CAPACITY).unwrap();
+    let code = ErrorCode::OutOfMemory;
+    rig.sim.inject(Fault { call: Call::EventCreate, nth: 1, code, sticky: true });
+    for _ in 0..70_000 {
+        assert!(t.wait(&s).is_err());
+    }
+    rig.sim.clear_faults();
+    drop(block);
+    // Served, or refused, but not handed over without an order.
+    let outcome = get(&rig, &t, CAPACITY);
+    rig.assert_quiet(&format!("{outcome:?}"));
+    drop(outcome);
+    // Failures that are over cost nothing for good.
+    t.wait(&s).unwrap();
+    drop(get(&rig, &t, CAPACITY).unwrap());
+    pool.check_invariants_at(Level::Full);
+    drop((s, t, pool));
+    rig.assert_quiet("");
+    assert!(rig.sim.leaks().is_empty(), "{}", rig.sim.leaks());
+}
