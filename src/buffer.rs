@@ -152,7 +152,8 @@ impl<T: Copy + 'static> Buffer<T> {
         })
     }
 
-    /// Gives up the buffer without freeing it: [`crate::Pool::free`] takes the address later.
+    /// Gives up the buffer without freeing it: [`crate::Pool::free`] takes the address later. Once the
+    /// last `Pool` and [`Stream`] are gone nobody can, and the pool's memory stays taken for good.
     pub fn into_address(self) -> u64 {
         ManuallyDrop::new(self).address
     }

@@ -17,6 +17,14 @@
 //! [`Pool::trim`] gives idle ones back. [`Pool::stats`] says what is live, what is reserved, and
 //! which layer served.
 //!
+//! # Trouble
+//!
+//! A driver call that fails is an [`Error::Driver`] with the driver's own code, and leaves the pool as
+//! it was: what needs no such call goes on. Memory of a stream about which the driver gives no answer
+//! serves that stream alone. A device whose context was destroyed, by somebody else in the process,
+//! answers with the driver's errors, and the others go on. Frees and drops never fail: what the
+//! driver does not take back is leaked quietly, as it is when the driver has shut down before them.
+//!
 //! `ARCHITECTURE.md` in the repository follows one allocation and one free through the layers, and
 //! lists what is lock-free.
 #![deny(unsafe_op_in_unsafe_fn, missing_docs)]

@@ -270,7 +270,9 @@ impl Pool {
 
     /// Registers a stream of the caller's, which must stay valid until the last clone of the
     /// returned [`Stream`] is dropped. No work that touches the pool's memory may be submitted to it
-    /// after that.
+    /// after that. The pool takes your word for the device: of a stream that belongs to another, the
+    /// driver will refuse to record events, so waits fail, and memory that was used on it serves it
+    /// alone and does not go back to the driver.
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`] or [`Error::TooManyStreams`].
@@ -295,8 +297,10 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::UnknownAddress`] when no block starts there, [`Error::NotAllocated`] when it was
-    /// freed before. Neither changes anything. Freeing an address while another thread frees it, or
-    /// records a use of it, or drops its [`crate::Buffer`], is a race in the caller's program.
+    /// freed before. Neither changes anything. Of two threads that free an address at once one is
+    /// told; but an address that was given out again is its new owner's. Freeing an address while
+    /// another thread records a use of it, or drops its [`crate::Buffer`], is a race in the caller's
+    /// program. Once it is freed, that buffer owns nothing, and its drop does nothing.
     #[inline]
     pub fn free(&self, address: u64) -> Result<()> {
         self.0.free_address(address)

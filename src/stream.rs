@@ -76,8 +76,10 @@ impl Stream {
     /// miss enters the device's arena, one thread at a time.
     ///
     /// # Errors
-    /// [`Error::ZeroSize`], [`Error::TooLarge`], [`Error::OutOfMemory`] after every remedy was
-    /// tried, [`Error::TooManyBlocks`], or a driver error.
+    /// [`Error::ZeroSize`], also for elements without a size; [`Error::TooLarge`] above
+    /// [`size::REQUEST_MAX`](crate::size::REQUEST_MAX) bytes, also where their number overflows;
+    /// [`Error::OutOfMemory`] after every remedy was tried, [`Error::TooManyBlocks`], or a driver
+    /// error.
     #[inline]
     pub fn alloc<T: Copy + 'static>(&self, len: usize) -> Result<Buffer<T>> {
         self.alloc_in(len, Enter::Wait)
