@@ -103,7 +103,7 @@ impl<T: Copy + 'static> Buffer<T> {
     /// Says that work on `stream` uses this memory until it is dropped.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`] when the stream belongs to another pool.
+    /// [`Error::ForeignStream`] when the stream belongs to another pool; [`Error::Forked`].
     pub fn record_use(&self, stream: &Stream) -> Result<()> {
         self.own(stream)?;
         self.core().record_use(self.block(), stream.id());
@@ -114,7 +114,7 @@ impl<T: Copy + 'static> Buffer<T> {
     /// drop need not wait for what it is given later.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`] when the stream belongs to another pool.
+    /// [`Error::ForeignStream`] when the stream belongs to another pool; [`Error::Forked`].
     pub fn last_use(&self, stream: &Stream) -> Result<()> {
         self.own(stream)?;
         self.core().last_use(self.block(), stream.id());
@@ -122,6 +122,7 @@ impl<T: Copy + 'static> Buffer<T> {
     }
 
     fn own(&self, stream: &Stream) -> Result<()> {
+        self.core().check_process()?;
         if stream.is_of(self.core()) {
             Ok(())
         } else {

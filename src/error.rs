@@ -54,6 +54,12 @@ pub enum Error {
         /// The address given.
         address: u64,
     },
+    /// The pool was built before this process was forked from another, which has it.
+    #[error(
+        "this pool was built before the process forked, and belongs to the parent: \
+         build a driver and a pool in the child, or call exec"
+    )]
+    Forked,
     /// The stream belongs to another pool.
     #[error("{stream} belongs to another pool")]
     ForeignStream {

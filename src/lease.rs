@@ -52,6 +52,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // No thread may use the cache once it is in the list for others.
         let _ = LAST.try_with(|last| last.set((ptr::null(), ptr::null())));
+        if self.core.is_forked() {
+            return self.core.leak();
+        }
         self.core.give_back(Arc::clone(&self.cache));
         if self.core.is_closed() {
             self.core.give_back_if_idle();
@@ -77,6 +80,12 @@ pub(crate) fn last(core: &Core) -> Option<&Lease> {
     }
     // SAFETY: LAST points to a boxed lease of this thread; a lease resets it before it ends.
     unsafe { lease.as_ref() }
+}
+
+/// The calling thread has used no lease: its next call looks for one. Safe in a forked child.
+#[cfg(all(unix, not(any(loom, shuttle))))]
+pub(crate) fn forget_last() {
+    let _ = LAST.try_with(|last| last.set((ptr::null(), ptr::null())));
 }
 
 /// The calling thread's lease, made now if it has none. `None` where the thread's local storage is

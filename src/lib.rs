@@ -25,6 +25,9 @@
 //! answers with the driver's errors, and the others go on. Frees and drops never fail: what the
 //! driver does not take back is leaked quietly, as it is when the driver has shut down before them.
 //!
+//! A pool does not follow into a forked child: there its calls are refused ([`Error::Forked`]), and
+//! its drops and frees do nothing. The child may build a pool of its own, over a driver of its own.
+//!
 //! `ARCHITECTURE.md` in the repository follows one allocation and one free through the layers, and
 //! lists what is lock-free.
 #![deny(unsafe_op_in_unsafe_fn, missing_docs)]
@@ -39,6 +42,7 @@ mod core;
 pub mod driver;
 mod error;
 mod fence;
+mod fork;
 mod heap;
 #[cfg(loom)]
 #[doc(hidden)]

@@ -37,6 +37,9 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
+        if self.core.is_forked() {
+            return;
+        }
         debug_assert!(!self.core.is_closed());
         lock(&self.device.arena).pin(self.address, self.bytes, false);
     }

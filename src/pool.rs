@@ -5,11 +5,12 @@ use crate::core::{Core, Device, Enter, Handle};
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::Fences;
+use crate::fork;
 use crate::heap::{Arena, Blocks, Gauge, Layout};
 use crate::level::Level;
 use crate::pin::Pin;
 use crate::shard::Shards;
-use crate::stats::{CrossStream, DeviceStats, Hits, Stats};
+use crate::stats::{Counters, CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, Ordering, lock, on_each};
 use std::fmt;
@@ -36,6 +37,8 @@ pub struct Builder {
     host_wait: Duration,
     peer_access: bool,
     rescue: Option<Rescue>,
+    /// The process that it was made in.
+    process: u64,
 }
 
 impl Builder {
@@ -129,8 +132,12 @@ impl Builder {
     /// memory yet.
     ///
     /// # Errors
-    /// [`Error::Driver`] when a device cannot be asked or has no address space left.
+    /// [`Error::Driver`] when a device cannot be asked or has no address space left;
+    /// [`Error::Forked`] when the process has forked since the builder got its driver.
     pub fn build(self) -> Result<Pool> {
+        if self.process != fork::generation() {
+            return Err(Error::Forked);
+        }
         let fences = Arc::new(Fences::new(Arc::clone(&self.driver)));
         let ids: Vec<DeviceId> = (0..self.driver.device_count()).map(DeviceId).collect();
         let built = on_each(&ids, |&id| self.device(id, &fences));
@@ -222,6 +229,7 @@ impl Pool {
 
     /// Starts setting up a pool over a driver that others use too.
     pub fn builder_shared(driver: Arc<dyn Driver>) -> Builder {
+        fork::watch();
         Builder {
             driver,
             reuse: Reuse::default(),
@@ -234,6 +242,7 @@ impl Pool {
             host_wait: Duration::from_secs(1),
             peer_access: false,
             rescue: None,
+            process: fork::generation(),
         }
     }
 
@@ -259,8 +268,9 @@ impl Pool {
     /// given still runs.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`], [`Error::TooManyStreams`], or a driver error.
+    /// [`Error::NoSuchDevice`], [`Error::TooManyStreams`], [`Error::Forked`], or a driver error.
     pub fn stream(&self, device: DeviceId) -> Result<Stream> {
+        self.0.check_process()?;
         let home = self.0.device(device)?;
         let handle = self.0.driver.create_stream(device)?;
         Stream::register(self.0.clone(), home, handle, true).inspect_err(|_| {
@@ -275,8 +285,9 @@ impl Pool {
     /// alone and does not go back to the driver.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`] or [`Error::TooManyStreams`].
+    /// [`Error::NoSuchDevice`], [`Error::TooManyStreams`] or [`Error::Forked`].
     pub fn register_stream(&self, device: DeviceId, handle: StreamHandle) -> Result<Stream> {
+        self.0.check_process()?;
         Stream::register(self.0.clone(), self.0.device(device)?, handle, false)
     }
 
@@ -300,7 +311,8 @@ impl Pool {
     /// freed before. Neither changes anything. Of two threads that free an address at once one is
     /// told; but an address that was given out again is its new owner's. Freeing an address while
     /// another thread records a use of it, or drops its [`crate::Buffer`], is a race in the caller's
-    /// program. Once it is freed, that buffer owns nothing, and its drop does nothing.
+    /// program. Once it is freed, that buffer owns nothing, and its drop does nothing. In a forked
+    /// child a free says what it would say, and gives nothing back.
     #[inline]
     pub fn free(&self, address: u64) -> Result<()> {
         self.0.free_address(address)
@@ -310,8 +322,9 @@ impl Pool {
     /// given to another stream before that work has run.
     ///
     /// # Errors
-    /// As [`Pool::free`], and [`Error::ForeignStream`].
+    /// As [`Pool::free`], and [`Error::ForeignStream`], [`Error::Forked`].
     pub fn record_use(&self, address: u64, stream: &Stream) -> Result<()> {
+        self.0.check_process()?;
         self.own(stream)?;
         let (_, grant, _) = self.0.live_at(address)?;
         self.0.record_use(grant.block, stream.id());
@@ -324,6 +337,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::record_use`].
     pub fn last_use(&self, address: u64, stream: &Stream) -> Result<()> {
+        self.0.check_process()?;
         self.own(stream)?;
         let (_, grant, _) = self.0.live_at(address)?;
         self.0.last_use(grant.block, stream.id());
@@ -333,8 +347,9 @@ impl Pool {
     /// Pins the memory of the live block at `address` where it is: see [`Pin`].
     ///
     /// # Errors
-    /// As [`Pool::free`].
+    /// As [`Pool::free`], and [`Error::Forked`].
     pub fn pin(&self, address: u64) -> Result<Pin> {
+        self.0.check_process()?;
         let device = self.0.device_at(address).ok_or(Error::UnknownAddress { address })?;
         let device = Arc::clone(self.0.device(device.id)?);
         // Under the arena's lock: should the block be freed meanwhile, its pages stay all the same.
@@ -359,8 +374,10 @@ impl Pool {
     /// reserved.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`], or a driver error: what was not given back stays usable.
+    /// [`Error::NoSuchDevice`], [`Error::Forked`], or a driver error: what was not given back stays
+    /// usable.
     pub fn trim(&self, device: DeviceId, target: u64) -> Result<u64> {
+        self.0.check_process()?;
         let device = self.0.device(device)?;
         lock(&device.arena).trim(target)?;
         Ok(device.gauge.reserved())
@@ -375,19 +392,24 @@ impl Pool {
         results.into_iter().try_for_each(|result| result.map(drop))
     }
 
-    /// What the pool holds and how it was used.
+    /// What the pool holds and how it was used. In a forked child what takes a lock to find out is
+    /// left at 0: live bytes, hits, and the pool's own tables.
     pub fn stats(&self) -> Stats {
         let core = &*self.0;
+        let forked = core.is_forked();
         let mut hits = Hits::default();
-        core.for_each_counters(|counters| {
+        let add = |counters: &Counters| {
             hits.thread += counters.thread_hits.load(Ordering::Relaxed);
             hits.stream += counters.stream_hits.load(Ordering::Relaxed);
             hits.shard += counters.shard_hits.load(Ordering::Relaxed);
             hits.heap += counters.heap_hits.load(Ordering::Relaxed);
-        });
+        };
+        if !forked {
+            core.for_each_counters(add);
+        }
         let devices = on_each(&core.devices, |device| DeviceStats {
             device: device.id,
-            live_bytes: core.live_bytes(device),
+            live_bytes: if forked { 0 } else { core.live_bytes(device) },
             reserved_bytes: device.gauge.reserved(),
             peak_reserved_bytes: device.gauge.peak(),
             limit_bytes: device.limit,
@@ -401,7 +423,7 @@ impl Pool {
             devices,
             hits,
             cross_stream,
-            bookkeeping_bytes: core.bookkeeping(),
+            bookkeeping_bytes: if forked { 0 } else { core.bookkeeping() },
             poisoned_streams: core.fences.poisonings(),
         }
     }

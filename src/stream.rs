@@ -25,7 +25,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.core.close_stream(self.id);
+        if !self.core.is_forked() {
+            self.core.close_stream(self.id);
+        }
     }
 }
 
@@ -78,8 +80,8 @@ impl Stream {
     /// # Errors
     /// [`Error::ZeroSize`], also for elements without a size; [`Error::TooLarge`] above
     /// [`size::REQUEST_MAX`](crate::size::REQUEST_MAX) bytes, also where their number overflows;
-    /// [`Error::OutOfMemory`] after every remedy was tried, [`Error::TooManyBlocks`], or a driver
-    /// error.
+    /// [`Error::OutOfMemory`] after every remedy was tried, [`Error::TooManyBlocks`],
+    /// [`Error::Forked`], or a driver error.
     #[inline]
     pub fn alloc<T: Copy + 'static>(&self, len: usize) -> Result<Buffer<T>> {
         self.alloc_in(len, Enter::Wait)
@@ -108,8 +110,9 @@ impl Stream {
     /// given so far. The pool remembers it: memory that `other` freed before needs no second wait.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`], or a driver error.
+    /// [`Error::ForeignStream`], [`Error::Forked`], or a driver error.
     pub fn wait(&self, other: &Stream) -> Result<()> {
+        self.0.core.check_process()?;
         if !other.is_of(&self.0.core) {
             return Err(Error::ForeignStream { stream: other.id() });
         }

@@ -69,11 +69,15 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// What `each` answers for every item, asked for in parallel.
+/// What `each` answers for every item, asked for in parallel; but one after the other in a forked
+/// child, which has none of the threads that rayon started before.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) fn on_each<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     use rayon::prelude::*;
-    items.par_iter().map(&each).collect()
+    match crate::fork::generation() {
+        0 => items.par_iter().map(&each).collect(),
+        _ => items.iter().map(each).collect(),
+    }
 }
 
 /// What `each` answers for every item: models and compositions have their own threads.

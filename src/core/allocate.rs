@@ -52,6 +52,7 @@ impl Core {
         bytes: u64,
         enter: Enter,
     ) -> Result<Grant<'c>> {
+        self.check_process()?;
         if bytes == 0 {
             return Err(Error::ZeroSize);
         }
@@ -180,6 +181,8 @@ impl Core {
         enter: Enter,
     ) -> Result<Grant<'c>> {
         loop {
+            // The callback may come back in a child.
+            self.check_process()?;
             let mut arena = self.enter(device, enter)?;
             let outcome = arena.allocate(request);
             drop(arena);

@@ -42,6 +42,9 @@ impl Core {
     #[cold]
     #[inline(never)]
     fn free_shared(&self, device: &Device, grant: Grant<'_>) {
+        if self.is_forked() {
+            return;
+        }
         // A thread without a lease keeps the core alive by itself until it is through.
         let lease = lease::get(self);
         let _alive = lease.is_none().then(|| self.share());

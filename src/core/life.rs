@@ -13,6 +13,9 @@ impl Core {
     }
 
     fn drop_handle(&self) {
+        if self.is_forked() {
+            return self.leak();
+        }
         if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.close();
         }

@@ -23,6 +23,7 @@ use crate::config::{Rescue, Reuse};
 use crate::driver::{DeviceId, Driver};
 use crate::error::{Error, Result};
 use crate::fence::Fences;
+use crate::fork;
 use crate::heap::{Arena, Blocks, Gauge};
 use crate::shard::Shards;
 use crate::stats::Counters;
@@ -60,6 +61,8 @@ pub struct Core {
     closed: AtomicBool,
     /// Late frees to come until it is worth looking whether any block is still held.
     late: AtomicI64,
+    /// The process that built it.
+    process: u64,
     /// Keeps a closed core alive while blocks are held.
     anchor: Mutex<Option<Arc<Core>>>,
     me: Weak<Core>,
@@ -105,6 +108,7 @@ impl Core {
             handles: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             late: AtomicI64::new(0),
+            process: fork::generation(),
             anchor: Mutex::new(None),
             me: Weak::clone(me),
         })
@@ -113,6 +117,24 @@ impl Core {
     /// A new reference to this core.
     pub fn share(&self) -> Arc<Self> {
         self.me.upgrade().expect("a core that is in use")
+    }
+
+    /// Whether this process is a forked child of the one that built the pool: no lock may be taken,
+    /// and the driver not called.
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        self.process != fork::generation()
+    }
+
+    /// Refuses in a forked child.
+    #[inline]
+    pub fn check_process(&self) -> Result<()> {
+        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
+    }
+
+    /// Makes the core stay for good: in a forked child, where its end would call the driver's.
+    pub fn leak(&self) {
+        std::mem::forget(self.me.upgrade());
     }
 
     pub fn device(&self, id: DeviceId) -> Result<&Arc<Device>> {

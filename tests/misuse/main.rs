@@ -7,6 +7,8 @@ mod support;
 
 mod calls;
 mod ends;
+#[cfg(unix)]
+mod fork;
 mod settings;
 mod threads;
 mod twice;

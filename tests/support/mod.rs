@@ -5,6 +5,7 @@ use millpond::DeviceId;
 use millpond::driver::{DeviceInfo, Driver, DriverResult, EventHandle, PageHandle, StreamHandle};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ type Hook = Box<dyn FnOnce() + Send>;
 /// the test's at the end of a call, before the pool sees the answer.
 pub struct Watched {
     inner: Arc<dyn Driver>,
+    total: AtomicU64,
     log: Mutex<Log>,
 }
 
 #[derive(Default)]
 struct Log {
     calls: BTreeMap<&'static str, u64>,
-    total: u64,
     failed: Vec<(&'static str, DeviceId)>,
     hook: Option<(When, Hook)>,
 }
@@ -33,7 +34,7 @@ enum When {
 
 impl Watched {
     pub fn new(inner: Arc<dyn Driver>) -> Arc<Self> {
-        Arc::new(Self { inner, log: Mutex::default() })
+        Arc::new(Self { inner, total: AtomicU64::new(0), log: Mutex::default() })
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -55,9 +56,9 @@ impl Watched {
         self.log().failed.clone()
     }
 
-    /// How often the pool made any call.
+    /// How often the pool made any call. Takes no lock.
     pub fn total(&self) -> u64 {
-        self.log().total
+        self.total.load(Ordering::Relaxed)
     }
 
     /// Runs `hook` at the end of the pool's `nth` call, counted from its first, which is 1.
@@ -84,18 +85,17 @@ impl Watched {
         &self,
         name: &'static str,
         device: DeviceId,
+        number: u64,
         answer: DriverResult<T>,
     ) -> DriverResult<T> {
         let mut log = self.log();
         *log.calls.entry(name).or_default() += 1;
-        log.total += 1;
         if answer.is_err() {
             log.failed.push((name, device));
         }
-        let total = log.total;
         let hook = log.hook.take_if(|(when, _)| match when {
             When::Named(armed) => *armed == name,
-            When::Number(nth) => *nth == total,
+            When::Number(nth) => *nth == number,
         });
         drop(log);
         if let Some((_, hook)) = hook {
@@ -123,7 +123,9 @@ macro_rules! watched {
             }
 
             $(fn $name(&self, device: DeviceId $(, $arg: $type)*) -> DriverResult<$out> {
-                self.seen(stringify!($name), device, self.inner.$name(device $(, $arg)*))
+                let number = self.total.fetch_add(1, Ordering::Relaxed) + 1;
+                let answer = self.inner.$name(device $(, $arg)*);
+                self.seen(stringify!($name), device, number, answer)
             })*
         }
     };
