@@ -4,19 +4,19 @@ use crate::rig::{CAPACITY, CODES, MIB, Rig, Setup, run};
 use crate::support::slow;
 use crate::workload::get;
 use millpond::{DeviceId, Level, Reuse};
-use millpond_simgpu::{Call, Completion, Counters, ErrorCode, Fault};
+use millpond_simgpu::{Call, Counters, ErrorCode, Fault};
 
 const AT_ONCE: Setup = Setup::lag(0, Reuse::Wait);
 const LAGGING: Setup = Setup::lag(5, Reuse::Wait);
 const PATIENT: Setup = Setup::lag(5, Reuse::Completed);
 const LONELY: Setup = Setup::lag(5, Reuse::SameStream);
-const SCHEDULED: Setup =
-    Setup { completion: Completion::Scheduled, reuse: Reuse::Wait, stuck: None };
+const SCHEDULED: Setup = Setup::scheduled(Reuse::Wait);
+const RESTLESS: Setup = Setup::lag(5, Reuse::Wait).restless();
 
-/// Runs `each` in every setup, or in the first two of them.
+/// Runs `each` in every setup, or in the first three of them.
 fn in_setups(each: impl Fn(Setup, Counters)) {
-    let setups = [AT_ONCE, PATIENT, LAGGING, LONELY, SCHEDULED];
-    for setup in &setups[..if slow() { 5 } else { 2 }] {
+    let setups = [AT_ONCE, PATIENT, RESTLESS, LAGGING, LONELY, SCHEDULED];
+    for setup in &setups[..if slow() { 6 } else { 3 }] {
         each(*setup, setup.calls().all);
     }
 }
@@ -24,7 +24,7 @@ fn in_setups(each: impl Fn(Setup, Counters)) {
 /// The workload reaches what it is meant to, in a number of calls that can be gone through.
 #[test]
 fn the_workload_is_worth_failing() {
-    for setup in [AT_ONCE, LAGGING, PATIENT, LONELY, SCHEDULED] {
+    for setup in [AT_ONCE, LAGGING, PATIENT, LONELY, SCHEDULED, RESTLESS] {
         let rig = Rig::new(setup);
         let pool = rig.pool().unwrap();
         crate::workload::workload(&rig, &pool);

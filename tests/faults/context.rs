@@ -4,12 +4,13 @@ use crate::rig::{DEVICES, MIB, Rig, Setup, Stuck, works_again};
 use crate::support::slow;
 use crate::workload::{get, workload};
 use millpond::{Error, Level, Reuse};
-use millpond_simgpu::{Completion, ErrorCode};
+use millpond_simgpu::ErrorCode;
 
-const SETUPS: [Setup; 4] = [
+const SETUPS: [Setup; 5] = [
+    Setup::lag(5, Reuse::Wait).restless(),
     Setup::lag(0, Reuse::Wait),
     Setup::lag(5, Reuse::Completed),
-    Setup { completion: Completion::Scheduled, reuse: Reuse::Wait, stuck: None },
+    Setup::scheduled(Reuse::Wait),
     Setup::lag(5, Reuse::SameStream),
 ];
 
@@ -42,7 +43,7 @@ fn run(setup: Setup, gone: u16, nth: u64) {
 
 #[test]
 fn a_context_goes_after_each_call() {
-    for setup in &SETUPS[..if slow() { 4 } else { 3 }] {
+    for setup in &SETUPS[..if slow() { 5 } else { 4 }] {
         let calls = setup.calls().pools;
         for gone in [0, 1] {
             (1..=calls).for_each(|nth| run(*setup, gone, nth));

@@ -4,7 +4,7 @@ use crate::support::Watched;
 use crate::workload::{get, workload};
 use millpond::driver::sim::SimDriver;
 use millpond::driver::{Driver, StreamHandle};
-use millpond::{DeviceId, Error, Level, Pool, Reuse, Stream};
+use millpond::{DeviceId, Error, Headroom, Level, Pool, Reuse, Stream};
 use millpond_simgpu::{Completion, Counters, ErrorCode, Leaks, Sim};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +19,8 @@ pub struct Setup {
     pub completion: Completion,
     pub reuse: Reuse,
     pub stuck: Option<Stuck>,
+    /// Whether the pool gives back, moves and shares memory whenever it can.
+    pub restless: bool,
 }
 
 /// A stream of the workload's that hangs.
@@ -34,7 +36,15 @@ pub struct Stuck {
 
 impl Setup {
     pub const fn lag(lag: u64, reuse: Reuse) -> Self {
-        Self { completion: Completion::Lag(lag), reuse, stuck: None }
+        Self { completion: Completion::Lag(lag), reuse, stuck: None, restless: false }
+    }
+
+    pub const fn scheduled(reuse: Reuse) -> Self {
+        Self { completion: Completion::Scheduled, ..Self::lag(0, reuse) }
+    }
+
+    pub const fn restless(self) -> Self {
+        Self { restless: true, ..self }
     }
 
     pub const fn stuck(self, stuck: Stuck) -> Self {
@@ -102,8 +112,13 @@ impl Rig {
 
     pub fn pool(&self) -> Result<Pool, Error> {
         let driver: Arc<dyn Driver> = Arc::<Watched>::clone(&self.driver);
-        let builder = Pool::builder_shared(driver).reuse(self.setup.reuse);
-        builder.host_wait(Duration::from_millis(20)).build()
+        let mut builder = Pool::builder_shared(driver).reuse(self.setup.reuse);
+        if self.setup.restless {
+            let restless = builder.headroom(Headroom::Share(0.0)).watermarks(4 * MIB, 8 * MIB);
+            builder = restless.peer_access(true);
+        }
+        // Of simulated time: a wait that is in vain takes none of ours.
+        builder.host_wait(Duration::from_secs(5)).build()
     }
 
     /// A stream of the workload's; it hangs if it is to.

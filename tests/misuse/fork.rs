@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const PANICKED: i32 = 99;
+const HANGS: i32 = 1000;
 
 /// Forks, and runs `body` in the child, which then ends at once, or as programs end. Answers the
 /// child's exit status, 0 where all was well.
@@ -46,7 +47,7 @@ fn wait_for(child: libc::pid_t) -> i32 {
             unsafe { libc::kill(child, libc::SIGKILL) };
             // SAFETY: as above.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
-            panic!("the child hangs");
+            return HANGS;
         }
         std::thread::sleep(Duration::from_micros(200));
     }
@@ -197,6 +198,41 @@ fn children_leak_quietly() {
             raw.into_iter().for_each(|address| parent.pool.free(address).unwrap());
         }
         stop.store(true, Ordering::Relaxed);
+    });
+    parent.done();
+}
+
+/// The list of the threads' caches is locked at some of these forks; the end of the child's thread,
+/// which has one of them, does not ask for it.
+#[test]
+fn the_end_of_a_thread_in_a_child() {
+    const THREADS: usize = 400;
+    let parent = Parent::new();
+    let all = std::sync::Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            // Each with a cache of its own, so that going through the list takes a while.
+            let small = std::thread::Builder::new().stack_size(128 << 10);
+            let work = || {
+                drop(parent.stream.alloc::<u8>(900).unwrap());
+                all.wait();
+            };
+            drop(small.spawn_scoped(scope, work).unwrap());
+        }
+    });
+    drop(parent.stream.alloc::<u8>(900).unwrap());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(parent.pool.stats());
+                }
+            });
+        }
+        let children: Vec<i32> = (0..60).map(|_| in_child(false, || Ok(()))).collect();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(children, [0; 60]);
     });
     parent.done();
 }
