@@ -53,6 +53,26 @@ fn wait_for(child: libc::pid_t) -> i32 {
     }
 }
 
+/// Runs `body` on a thread, without the standard library's part in that: the lock that it takes for
+/// each new thread may be held in a child for good.
+fn on_a_bare_thread<F: FnOnce() -> bool + Send>(body: F) -> bool {
+    extern "C" fn start<F: FnOnce() -> bool>(work: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: it is the caller's, which waits for this thread.
+        let work = unsafe { &mut *work.cast::<(Option<F>, bool)>() };
+        work.1 = work.0.take().is_some_and(|body| body());
+        std::ptr::null_mut()
+    }
+    let mut work = (Some(body), false);
+    let mut thread = std::mem::MaybeUninit::uninit();
+    let argument = (&raw mut work).cast();
+    // SAFETY: the thread gets what it expects, and is waited for while that lives.
+    let made = unsafe {
+        libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), start::<F>, argument) == 0
+            && libc::pthread_join(thread.assume_init(), std::ptr::null_mut()) == 0
+    };
+    made && work.1
+}
+
 /// Fails a child with the line of the test that did not hold.
 macro_rules! check {
     ($test:expr) => {
@@ -149,12 +169,11 @@ impl Held {
         let [first, second, rest @ ..] = buffers;
         drop(first);
         // On another thread of the child's.
-        let thread = std::thread::spawn(move || {
+        check!(on_a_bare_thread(move || {
             let refused = stream.alloc::<u8>(900).is_err();
             drop((second, stream));
             refused
-        });
-        check!(thread.join().is_ok_and(|refused| refused));
+        }));
         drop((pin, other, pool, rest));
         check!(driver.total() == calls);
         Ok(())
@@ -357,6 +376,29 @@ fn a_child_has_a_pool_of_its_own() {
         held.raw.into_iter().for_each(|address| parent.pool.free(address).unwrap());
     }
     parent.done();
+}
+
+/// The child drops the last handles of a pool of which nothing is held: nothing goes back.
+#[test]
+fn the_last_handle_in_a_child() {
+    for stream_first in [false, true] {
+        let parent = Parent::new();
+        drop(parent.stream.alloc::<u8>(3 << 20).unwrap());
+        let parent = std::cell::Cell::new(Some(parent));
+        let status = in_child(false, || {
+            let Some(Parent { driver, pool, stream, .. }) = parent.take() else { return Err(1) };
+            let calls = driver.total();
+            if stream_first {
+                drop((stream, pool))
+            } else {
+                drop((pool, stream))
+            }
+            check!(driver.total() == calls);
+            Ok(())
+        });
+        assert_eq!(status, 0);
+        parent.take().into_iter().for_each(Parent::done);
+    }
 }
 
 /// The pool was closed before the fork, and buffers of it are left.
