@@ -12,12 +12,14 @@ use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::ptr;
 
+/// A thread's leases, which LAST points to: they must not move.
+type Leases = Vec<Box<Lease>>;
+
 thread_local! {
     /// The core whose lease was used last, and the lease.
     static LAST: Cell<(*const Core, *const Lease)> =
         const { Cell::new((ptr::null(), ptr::null())) };
-    #[expect(clippy::vec_box, reason = "LAST points to leases: they must not move")]
-    static LEASES: RefCell<Vec<Box<Lease>>> = const { RefCell::new(Vec::new()) };
+    static LEASES: RefCell<Leases> = const { RefCell::new(Leases::new()) };
 }
 
 #[cfg(loom)]

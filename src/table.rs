@@ -6,8 +6,8 @@
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Chunks of a table under loom, however many its limit asks for.
-const LOOM_CHUNKS: usize = 32;
+/// Chunks of a table under loom and shuttle, however many its limit asks for.
+const FEW_CHUNKS: usize = 32;
 
 /// A growing table of `T` with stable addresses, in chunks of `2^BITS` records.
 pub struct Table<T, const BITS: u32 = 8> {
@@ -24,7 +24,7 @@ impl<T: Default, const BITS: u32> Table<T, BITS> {
     /// A table for indexes below `limit` (rounded up to whole chunks).
     pub fn new(limit: usize) -> Self {
         let chunks = limit.div_ceil(Self::CHUNK);
-        let chunks = if cfg!(loom) { chunks.min(LOOM_CHUNKS) } else { chunks };
+        let chunks = if cfg!(any(loom, shuttle)) { chunks.min(FEW_CHUNKS) } else { chunks };
         Self { chunks: (0..chunks).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect() }
     }
 
