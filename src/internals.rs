@@ -3,11 +3,12 @@
 pub use crate::block::{Descriptor, Fence, Hint, State, Word};
 pub use crate::cache::{HintCache, Probe};
 pub use crate::config::Settings;
-pub use crate::core::{Core, Device, Enter, Grant};
-pub use crate::fence::Fences;
+pub use crate::core::{Core, Device, Enter, Grant, Handle};
+pub use crate::fence::{Events, Fences};
 pub use crate::heap::{Arena, Blocks, Denied, Gauge, Layout, Request};
-pub use crate::lease::stray;
+pub use crate::lease::{end_leases, stray};
 pub use crate::shard::Shards;
+pub use crate::stats::Counters;
 pub use crate::table::Table;
 
 /// Streams are known by what `Fences::register` gives out; models of single structures make up

@@ -64,6 +64,12 @@ impl Drop for Lease {
     }
 }
 
+/// Ends the calling thread's leases, as its end would: loom lets a thread be joined before that.
+#[cfg(loom)]
+pub fn end_leases() {
+    drop(LEASES.with(RefCell::take));
+}
+
 /// Enters a host epoch, through the lease where there is one.
 #[inline]
 pub(crate) fn pin(lease: Option<&Lease>) -> Guard {

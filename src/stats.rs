@@ -88,7 +88,7 @@ pub struct CrossStream {
 
 /// Counters of one thread cache. Only the leasing thread writes; anybody may read.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub struct Counters {
     pub thread_hits: AtomicU64,
     pub stream_hits: AtomicU64,
     pub shard_hits: AtomicU64,

@@ -6,8 +6,8 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use millpond::StreamId;
 use millpond::driver::{DeviceId, Driver, StreamHandle};
 use millpond::internals::{
-    Arena, Blocks, Core, Denied, Device, Enter, Fence, Fences, Gauge, Grant, Hint, Layout, Request,
-    Settings, Shards,
+    Arena, Blocks, Core, Denied, Device, Enter, Fence, Fences, Gauge, Grant, Handle, Hint, Layout,
+    Request, Settings, Shards,
 };
 use millpond::{Error, Headroom, Reuse};
 use std::sync::Arc;
@@ -138,7 +138,8 @@ impl Pond {
         builder.spawn(build).expect("a thread").join().expect("a pool")
     }
 
-    fn build(pages: u64, span: u64, reuse: Reuse) -> Arc<Self> {
+    /// As [`Pond::new`], in a thread that has such a stack already.
+    pub fn build(pages: u64, span: u64, reuse: Reuse) -> Arc<Self> {
         let streams = Streams::new();
         let driver: Arc<dyn Driver> = streams.driver.clone();
         let layout = Layout {
@@ -243,6 +244,19 @@ impl Pond {
     /// Frees by address. False when the address is not allocated.
     pub fn free_address(&self, address: u64) -> bool {
         self.core.free_address(address).is_ok()
+    }
+
+    /// A user's share in the pool, the last of which closes it.
+    pub fn share(&self) -> Handle {
+        Handle::new(self.core.clone())
+    }
+
+    /// How many thread caches there are.
+    pub fn thread_caches(&self) -> usize {
+        let mut counters = 0;
+        self.core.for_each_counters(|_| counters += 1);
+        // One set of counters is that of the threads without a cache.
+        counters - 1
     }
 
     /// Checks the heap's invariants.

@@ -39,6 +39,8 @@ struct State {
     mappings: BTreeMap<u64, PageHandle>,
     /// Work that touches memory through a mapping.
     touches: Vec<(u64, StreamHandle, u32)>,
+    /// The device does at once whatever it is given.
+    keeps_up: bool,
 }
 
 impl State {
@@ -78,6 +80,11 @@ impl ModelDriver {
     /// Gives `stream` work, known by a number of its own.
     pub fn work(&self, stream: StreamHandle, work: u32) {
         self.with(|state| state.stream(stream).ops.push(Op::Work(work)));
+    }
+
+    /// From now on the device does at once whatever it is given to record.
+    pub fn keep_up(&self) {
+        self.with(|state| state.keeps_up = true);
     }
 
     /// The device does what `stream` was given so far, up to the first wait that still holds it.
@@ -198,6 +205,9 @@ impl Driver for ModelDriver {
             queue.ops.push(Op::Record);
             let upto = queue.ops.len();
             state.events[event.0 as usize - 1] = Some((stream.0 as usize, upto));
+            if state.keeps_up {
+                state.streams[stream.0 as usize].done = upto;
+            }
         });
         Ok(())
     }

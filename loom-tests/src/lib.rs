@@ -20,7 +20,7 @@ pub mod device;
 pub mod driver;
 
 use loom::model::Builder;
-use millpond::internals::stray;
+use millpond::internals::{end_leases, stray};
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,14 +30,14 @@ const PREEMPTIONS: usize = 2;
 
 /// Explores every interleaving of `body`, and says how many there were.
 pub fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) {
-    explore_within(usize::MAX, name, body);
+    explore_exactly(Builder::new().preemption_bound.unwrap_or(PREEMPTIONS), name, body);
 }
 
-/// As [`explore`], with at most `preemptions` of them whatever the environment says: for models
-/// whose roles pass through the host epochs, which multiply the interleavings.
-pub fn explore_within(preemptions: usize, name: &str, body: impl Fn() + Send + Sync + 'static) {
+/// As [`explore`], with a preemption less: for models whose roles pass through all layers or through
+/// the host epochs, which multiply the interleavings.
+pub fn explore_shallow(name: &str, body: impl Fn() + Send + Sync + 'static) {
     let wanted = Builder::new().preemption_bound.unwrap_or(PREEMPTIONS);
-    explore_exactly(wanted.min(preemptions), name, body);
+    explore_exactly(wanted.saturating_sub(1).max(1), name, body);
 }
 
 /// As [`explore`], with at least `preemptions` of them: for models whose bug needs so many.
@@ -75,6 +75,11 @@ pub fn leasing_role<T: Send + 'static>(
     body: impl FnOnce() -> T + Send + 'static,
 ) -> loom::thread::JoinHandle<T> {
     let builder = loom::thread::Builder::new().stack_size(STACK_WORDS);
+    let body = || {
+        let outcome = body();
+        end_leases();
+        outcome
+    };
     builder.spawn(body).expect("a thread")
 }
 

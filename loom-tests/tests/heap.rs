@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::Ordering;
 use loom_tests::device::{Held, PAGE, Pond, Stream};
-use loom_tests::{Outcomes, explore, explore_within, role};
+use loom_tests::{Outcomes, explore, explore_shallow, role};
 use millpond::Reuse;
 use millpond::internals::{State, Word};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn free_against_a_search() {
 #[test]
 fn free_against_a_claim_of_a_listed_block() {
     static SEEN: Outcomes = Outcomes::new();
-    explore_within(1, "free_against_a_claim_of_a_listed_block", || {
+    explore("free_against_a_claim_of_a_listed_block", || {
         let Listed { pond, block, .. } = Listed::new();
         let on = pond.clone();
         let free = role(move || on.free(block));
@@ -133,6 +133,108 @@ fn note_against_a_merge() {
         pond.check_invariants();
     });
     SEEN.assert_all(3);
+}
+
+/// A user claims a listed block by its hint while the arena merges it with its neighbours, of which
+/// one is listed like it, to serve a request that needs both.
+///
+/// The bug would be: both have it.
+#[test]
+fn claim_against_a_merge() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("claim_against_a_merge", || {
+        let pond = Pond::new(6, 12, Reuse::SameStream);
+        let (s, t) = (pond.open(), pond.open());
+        let take = |on| pond.allocate_in_arena(on, PAGE).expect("memory for the setup");
+        let [low, high, guard, other] = [s, s, s, t].map(take);
+        [high, other].into_iter().for_each(|held| pond.free(held));
+        // Reads the notes while there is nothing to merge, and finds what it may use.
+        take(t);
+        pond.free(low);
+        let on = pond.clone();
+        let user = role(move || on.claim(high.hint));
+        let on = pond.clone();
+        let arena = role(move || on.allocate_in_arena(s, 2 * PAGE).expect("pages are left"));
+        let (user, merged) = (user.join().unwrap(), arena.join().unwrap());
+        let overlaps =
+            merged.address < high.address + PAGE && high.address < merged.address + 2 * PAGE;
+        assert!(user.is_none() || !overlaps, "a user's block was merged away");
+        SEEN.reached_if(0, user.is_some());
+        SEEN.reached_if(1, user.is_none() && overlaps);
+        pond.free(guard);
+        pond.check_invariants();
+    });
+    SEEN.assert_all(2);
+}
+
+/// A block is merged away and its descriptor describes another block, which is freed in its turn,
+/// while a thread comes with a hint to the first.
+///
+/// The bug would be: the hint is good for the second block, of another size.
+#[test]
+fn old_hint_against_a_reused_descriptor() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("old_hint_against_a_reused_descriptor", || {
+        let pond = Pond::new(8, 12, Reuse::SameStream);
+        let s = pond.open();
+        let [low, high] = [1, 3].map(|pages| pond.allocate_in_arena(s, pages * PAGE).unwrap());
+        pond.free(low);
+        pond.free(high);
+        let on = pond.clone();
+        let user = role(move || {
+            let held = on.claim(high.hint)?;
+            let size = on.blocks().at(held.hint.index()).size();
+            assert_eq!(size, 3 * PAGE, "an old hint leads to another block");
+            Some(held)
+        });
+        let on = pond.clone();
+        let arena = role(move || {
+            // Both in one, which is cut into three; whichever has the descriptor is freed.
+            let parts = [PAGE + PAGE / 4, PAGE, 2 * PAGE - PAGE / 4]
+                .map(|bytes| on.allocate_in_arena(s, bytes).expect("pages are left"));
+            let (again, kept): (Vec<Held>, Vec<Held>) =
+                parts.into_iter().partition(|part| part.hint.index() == high.hint.index());
+            SEEN.reached_if(1, !again.is_empty());
+            again.into_iter().for_each(|part| on.free(part));
+            kept
+        });
+        let (user, kept) = (user.join().unwrap(), arena.join().unwrap());
+        SEEN.reached(if user.is_some() { 2 } else { 0 });
+        let size = |held: &Held| pond.blocks().at(held.hint.index()).size();
+        let overlaps = |part: &Held| {
+            part.address < high.address + 3 * PAGE && high.address < part.address + size(part)
+        };
+        assert!(user.is_none() || !kept.iter().any(overlaps), "a user's block was merged away");
+        pond.check_invariants();
+    });
+    SEEN.assert_all(3);
+}
+
+/// All memory is in one block, which is freed while a thread that needs it is in the arena, or about
+/// to leave it without.
+///
+/// The bugs would be: the block is in no index, on no list and in no shard afterwards, or it is had
+/// twice.
+#[test]
+fn free_while_the_arena_is_left() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore_shallow("free_while_the_arena_is_left", || {
+        let pond = Pond::new(2, 4, Reuse::SameStream);
+        let s = pond.open();
+        let block = pond.allocate(s, 2 * PAGE).unwrap();
+        let on = pond.clone();
+        let free = role(move || on.free(block));
+        let on = pond.clone();
+        let ask = role(move || on.allocate(s, 2 * PAGE));
+        free.join().unwrap();
+        let served = ask.join().unwrap().is_some();
+        SEEN.reached(u32::from(served));
+        let again = pond.allocate(s, 2 * PAGE).is_some();
+        assert!(served || again, "a freed block is lost");
+        assert!(!served || !again, "one block serves two");
+        pond.check_invariants();
+    });
+    SEEN.assert_all(2);
 }
 
 /// While the arena looks at a cached block's fences, the block's own stream takes it, hands it to

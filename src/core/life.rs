@@ -71,7 +71,7 @@ impl Core {
 }
 
 /// A user's share in the core: pools and streams hold one.
-pub(crate) struct Handle(Arc<Core>);
+pub struct Handle(Arc<Core>);
 
 impl Handle {
     pub fn new(core: Arc<Core>) -> Self {

@@ -14,7 +14,7 @@ mod check;
 mod free;
 mod life;
 
-pub(crate) use life::Handle;
+pub use life::Handle;
 
 use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::HintCache;

@@ -16,7 +16,7 @@ const EVENTS: usize = (1 << 16) - 1;
 
 /// One event: its handle, and what its stream knew when it was recorded.
 #[derive(Default)]
-pub(crate) struct Row {
+pub struct Row {
     handle: AtomicU64,
     next: AtomicU32,
     pub snapshot: [AtomicU64; KNOWN],
@@ -29,7 +29,7 @@ impl Row {
 }
 
 /// The events of one device.
-pub(crate) struct Events {
+pub struct Events {
     device: DeviceId,
     rows: Table<Row>,
     /// Rows made so far. Only grows.

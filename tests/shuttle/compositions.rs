@@ -151,7 +151,7 @@ fn streams_end_during_frees() {
             start(&yard, move |yard| {
                 for _ in 0..2 {
                     let own = pool.stream(DeviceId(number / 2)).expect("a stream");
-                    yard.work(&own, &[shared.clone()], 5, 3000);
+                    yard.work(&own, std::slice::from_ref(&shared), 5, 3000);
                     if let Some(mut held) = yard.allocate(&own, PAGE, true) {
                         yard.use_on(&mut held, &shared, below(2) == 0);
                         yard.pass(held);

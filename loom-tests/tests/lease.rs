@@ -1,0 +1,159 @@
+//! Thread caches: who leases them, and who else takes what is in them.
+#![cfg(loom)]
+
+use loom::sync::Notify;
+use loom_tests::device::{Held, PAGE, Pond, Stream};
+use loom_tests::{Outcomes, explore, explore_shallow, leasing_role, role};
+use millpond::Reuse;
+use std::sync::Arc;
+
+const SMALL: u64 = 700;
+
+/// A pool, and what a thread that has ended has left: an idle thread cache that keeps two small
+/// blocks of a stream, and two more that nobody has freed yet.
+struct Legacy {
+    pond: Arc<Pond>,
+    s: Stream,
+    cached: [Held; 2],
+    held: [Held; 2],
+}
+
+impl Legacy {
+    fn new(pages: u64) -> Self {
+        let thread = leasing_role(move || {
+            let pond = Pond::build(pages, 4, Reuse::SameStream);
+            let s = pond.open();
+            let take = || pond.allocate(s, SMALL).expect("memory for the setup");
+            let [a, b, held, held_too] = [(); 4].map(|()| take());
+            [a, b].into_iter().for_each(|block| pond.free(block));
+            Self { pond, s, cached: [a, b], held: [held, held_too] }
+        });
+        let legacy = thread.join().unwrap();
+        assert_eq!(legacy.pond.thread_caches(), 1);
+        legacy
+    }
+}
+
+/// Two threads lease a cache to free a block, and one allocates another; either may have ended, and
+/// given its cache back, before the other asks for one.
+///
+/// The bugs would be: both use one cache at a time (loom sees two touch its cell); the second does
+/// not see the bins as the first left them; both get one block.
+#[test]
+fn cache_passed_on_by_a_thread_that_ends() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("cache_passed_on_by_a_thread_that_ends", || {
+        let Legacy { pond, s, held: [first, second], .. } = Legacy::new(2);
+        let on = pond.clone();
+        let one = leasing_role(move || on.free(first));
+        let on = pond.clone();
+        let two = leasing_role(move || {
+            on.free(second);
+            on.allocate(s, SMALL).expect("cached blocks")
+        });
+        one.join().unwrap();
+        two.join().unwrap();
+        SEEN.reached_if(0, pond.thread_caches() == 1);
+        SEEN.reached_if(1, pond.thread_caches() == 2);
+        pond.check_invariants();
+    });
+    SEEN.assert_all(2);
+}
+
+/// A thread takes a block from its bin, a second claims it by a hint of its own, and a third needs
+/// the page that it lies on: the heap's search, and then the ladder, which claims whatever is cached.
+///
+/// The bugs would be: two of them have the block; the third gets the page while a block of it is
+/// in use.
+#[test]
+fn thread_hint_and_ladder_at_once() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore_shallow("thread_hint_and_ladder_at_once", || {
+        let Legacy { pond, s, cached, held: [first, last] } = Legacy::new(1);
+        pond.free(last);
+        // The thread has its lease before the others begin.
+        let gates = [(); 2].map(|()| Arc::new(Notify::new()));
+        let (on, [open, open_too]) = (pond.clone(), gates.clone());
+        let thread = leasing_role(move || {
+            on.free(first);
+            open.notify();
+            open_too.notify();
+            on.allocate(s, SMALL)
+        });
+        let [gate, gate_too] = gates;
+        let on = pond.clone();
+        let hint = role(move || {
+            gate.wait();
+            on.claim(cached[1].hint)
+        });
+        let on = pond.clone();
+        let ladder = role(move || {
+            gate_too.wait();
+            on.allocate_in_arena(s, PAGE)
+        });
+        let thread = thread.join().unwrap();
+        let (hint, ladder) = (hint.join().unwrap(), ladder.join().unwrap());
+        if let (Some(thread), Some(hint)) = (thread, hint) {
+            assert_ne!(thread.address, hint.address, "two users hold one block");
+        }
+        let small = thread.is_some() || hint.is_some();
+        assert!(!small || ladder.is_none(), "one page serves two");
+        assert!(small || ladder.is_some(), "free memory was refused to all");
+        SEEN.reached(u32::from(ladder.is_some()));
+        SEEN.reached_if(2, thread.is_some() && hint.is_some());
+        pond.check_invariants();
+    });
+    SEEN.assert_all(3);
+}
+
+/// The pool's last handle is dropped while a thread without a cache frees its last block.
+///
+/// The bug would be: the thread takes the pool for open, the pool takes the block for held, and the
+/// memory is given back by neither.
+#[test]
+fn pool_closed_against_a_stray_free() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("pool_closed_against_a_stray_free", || {
+        let pond = Pond::new(2, 4, Reuse::SameStream);
+        pond.streams.driver.keep_up();
+        let s = pond.open();
+        let block = pond.allocate_in_arena(s, PAGE).unwrap();
+        let handle = pond.share();
+        let on = pond.clone();
+        let free = role(move || on.free(block));
+        let on = pond.clone();
+        let close = role(move || {
+            drop(handle);
+            SEEN.reached(u32::from(on.streams.driver.pages() == 0));
+        });
+        free.join().unwrap();
+        close.join().unwrap();
+        assert_eq!(pond.streams.driver.pages(), 0, "a closed pool keeps its memory");
+    });
+    SEEN.assert_all(2);
+}
+
+/// The same with a thread that has a cache; it looks at the pool again when it ends. A second one
+/// frees as well.
+#[test]
+fn pool_closed_against_frees_of_threads_that_end() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore_shallow("pool_closed_against_frees_of_threads_that_end", || {
+        let Legacy { pond, held, .. } = Legacy::new(2);
+        pond.streams.driver.keep_up();
+        let handle = pond.share();
+        let threads = held.map(|block| {
+            let on = pond.clone();
+            leasing_role(move || on.free(block))
+        });
+        let on = pond.clone();
+        let close = role(move || {
+            drop(handle);
+            SEEN.reached(u32::from(on.streams.driver.pages() == 0));
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        close.join().unwrap();
+        assert_eq!(pond.streams.driver.pages(), 0, "a closed pool keeps its memory");
+    });
+    SEEN.assert_all(2);
+}
