@@ -241,6 +241,12 @@ impl Pond {
         self.core.record_use(self.blocks().at(held.hint.index()), on.id);
     }
 
+    /// Says that what a stream was given so far is its last that uses a block.
+    pub fn last_use(&self, held: Held, on: Stream) {
+        self.streams.turns.next();
+        self.core.last_use(self.blocks().at(held.hint.index()), on.id);
+    }
+
     /// Frees by address. False when the address is not allocated.
     pub fn free_address(&self, address: u64) -> bool {
         self.core.free_address(address).is_ok()

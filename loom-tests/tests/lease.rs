@@ -10,12 +10,12 @@ use std::sync::Arc;
 const SMALL: u64 = 700;
 
 /// A pool, and what a thread that has ended has left: an idle thread cache that keeps two small
-/// blocks of a stream, and two more that nobody has freed yet.
+/// blocks of a stream, and three more that nobody has freed yet.
 struct Legacy {
     pond: Arc<Pond>,
     s: Stream,
     cached: [Held; 2],
-    held: [Held; 2],
+    held: [Held; 3],
 }
 
 impl Legacy {
@@ -24,9 +24,10 @@ impl Legacy {
             let pond = Pond::build(pages, 4, Reuse::SameStream);
             let s = pond.open();
             let take = || pond.allocate(s, SMALL).expect("memory for the setup");
-            let [a, b, held, held_too] = [(); 4].map(|()| take());
-            [a, b].into_iter().for_each(|block| pond.free(block));
-            Self { pond, s, cached: [a, b], held: [held, held_too] }
+            let cached = [(); 2].map(|()| take());
+            let held = [(); 3].map(|()| take());
+            cached.into_iter().for_each(|block| pond.free(block));
+            Self { pond, s, cached, held }
         });
         let legacy = thread.join().unwrap();
         assert_eq!(legacy.pond.thread_caches(), 1);
@@ -34,21 +35,25 @@ impl Legacy {
     }
 }
 
-/// Two threads lease a cache to free a block, and one allocates another; either may have ended, and
-/// given its cache back, before the other asks for one.
+/// Two threads lease a cache to free a block; then one frees another, and one allocates one. Either
+/// may have ended, and given its cache back, before the other asks for one.
 ///
 /// The bugs would be: both use one cache at a time (loom sees two touch its cell); the second does
 /// not see the bins as the first left them; both get one block.
 #[test]
 fn cache_passed_on_by_a_thread_that_ends() {
     static SEEN: Outcomes = Outcomes::new();
-    explore("cache_passed_on_by_a_thread_that_ends", || {
-        let Legacy { pond, s, held: [first, second], .. } = Legacy::new(2);
+    explore_shallow("cache_passed_on_by_a_thread_that_ends", || {
+        let Legacy { pond, s, held: [first, second, third], .. } = Legacy::new(2);
         let on = pond.clone();
-        let one = leasing_role(move || on.free(first));
+        let one = leasing_role(move || {
+            on.free(first);
+            // Into a bin.
+            on.free(second);
+        });
         let on = pond.clone();
         let two = leasing_role(move || {
-            on.free(second);
+            on.free(third);
             on.allocate(s, SMALL).expect("cached blocks")
         });
         one.join().unwrap();
@@ -69,8 +74,8 @@ fn cache_passed_on_by_a_thread_that_ends() {
 fn thread_hint_and_ladder_at_once() {
     static SEEN: Outcomes = Outcomes::new();
     explore_shallow("thread_hint_and_ladder_at_once", || {
-        let Legacy { pond, s, cached, held: [first, last] } = Legacy::new(1);
-        pond.free(last);
+        let Legacy { pond, s, cached, held: [first, rest @ ..] } = Legacy::new(1);
+        rest.into_iter().for_each(|block| pond.free(block));
         // The thread has its lease before the others begin.
         let gates = [(); 2].map(|()| Arc::new(Notify::new()));
         let (on, [open, open_too]) = (pond.clone(), gates.clone());
@@ -139,10 +144,11 @@ fn pool_closed_against_a_stray_free() {
 fn pool_closed_against_frees_of_threads_that_end() {
     static SEEN: Outcomes = Outcomes::new();
     explore_shallow("pool_closed_against_frees_of_threads_that_end", || {
-        let Legacy { pond, held, .. } = Legacy::new(2);
+        let Legacy { pond, held: [first, second, third], .. } = Legacy::new(2);
+        pond.free(third);
         pond.streams.driver.keep_up();
         let handle = pond.share();
-        let threads = held.map(|block| {
+        let threads = [first, second].map(|block| {
             let on = pond.clone();
             leasing_role(move || on.free(block))
         });

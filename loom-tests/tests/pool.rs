@@ -86,6 +86,7 @@ fn shard_claim_against_a_free_with_a_fence_set() {
         pond.record_use(block, u);
         pond.streams.driver.work(s.handle, 8);
         pond.streams.driver.work(u.handle, 9);
+        pond.last_use(block, s);
         let before = pond.streams.fences.stamp(s.id);
         assert!(pond.streams.wait(t, before), "t runs after s");
         let on = pond.clone();
