@@ -1,6 +1,6 @@
 //! Buffers: device memory as users hold it.
 
-use crate::block::{Descriptor, Hint, StreamId};
+use crate::block::{Descriptor, Hint, State, StreamId};
 use crate::core::{Core, Device, Grant};
 use crate::driver::DeviceId;
 use crate::error::{Error, Result};
@@ -29,7 +29,7 @@ pub struct Buffer<T: Copy + 'static = u8> {
 }
 
 // SAFETY: a buffer is the right to one block; the core, the device and the descriptor it points to
-// are shared between threads by design, and stay alive while the block is live.
+// are shared between threads by design, and stay alive as `core` says.
 unsafe impl<T: Copy + 'static> Send for Buffer<T> {}
 // SAFETY: as above; `&Buffer` gives facts and recorded uses, which are atomic.
 unsafe impl<T: Copy + 'static> Sync for Buffer<T> {}
@@ -86,7 +86,8 @@ impl<T: Copy + 'static> Buffer<T> {
     }
 
     fn core(&self) -> &Core {
-        // SAFETY: the core lives while one of its blocks is live or orphaned, and ours is.
+        // SAFETY: a core lives while one of its blocks is live, and stays for good once a buffer's
+        // was freed by its address.
         unsafe { self.core.as_ref() }
     }
 
@@ -103,7 +104,8 @@ impl<T: Copy + 'static> Buffer<T> {
     /// Says that work on `stream` uses this memory until it is dropped.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`] when the stream belongs to another pool; [`Error::Forked`].
+    /// [`Error::ForeignStream`] when the stream belongs to another pool; [`Error::NotAllocated`] when
+    /// the memory was freed by its address; [`Error::Forked`].
     pub fn record_use(&self, stream: &Stream) -> Result<()> {
         self.own(stream)?;
         self.core().record_use(self.block(), stream.id());
@@ -114,7 +116,8 @@ impl<T: Copy + 'static> Buffer<T> {
     /// drop need not wait for what it is given later.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`] when the stream belongs to another pool; [`Error::Forked`].
+    /// [`Error::ForeignStream`] when the stream belongs to another pool; [`Error::NotAllocated`] when
+    /// the memory was freed by its address; [`Error::Forked`].
     pub fn last_use(&self, stream: &Stream) -> Result<()> {
         self.own(stream)?;
         self.core().last_use(self.block(), stream.id());
@@ -123,10 +126,12 @@ impl<T: Copy + 'static> Buffer<T> {
 
     fn own(&self, stream: &Stream) -> Result<()> {
         self.core().check_process()?;
-        if stream.is_of(self.core()) {
-            Ok(())
-        } else {
+        if !stream.is_of(self.core()) {
             Err(Error::ForeignStream { stream: stream.id() })
+        } else if !self.is_live() {
+            Err(Error::NotAllocated { address: self.address })
+        } else {
+            Ok(())
         }
     }
 
@@ -156,7 +161,15 @@ impl<T: Copy + 'static> Buffer<T> {
     /// Gives up the buffer without freeing it: [`crate::Pool::free`] takes the address later. Once the
     /// last `Pool` and [`Stream`] are gone nobody can, and the pool's memory stays taken for good.
     pub fn into_address(self) -> u64 {
-        ManuallyDrop::new(self).address
+        let buffer = ManuallyDrop::new(self);
+        buffer.block().make_raw(buffer.hint);
+        buffer.address
+    }
+
+    /// Whether the block is still this buffer's: it may have been freed by its address.
+    fn is_live(&self) -> bool {
+        let word = self.block().word();
+        word.matches(self.hint) && word.state() == State::Live
     }
 }
 

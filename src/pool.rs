@@ -300,6 +300,7 @@ impl Pool {
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<u64> {
         self.own(stream)?;
         let grant = self.0.allocate(stream.home(), stream.id(), bytes, Enter::Wait)?;
+        grant.block.set_raw();
         Ok(grant.block.address())
     }
 
@@ -311,7 +312,8 @@ impl Pool {
     /// freed before. Neither changes anything. Of two threads that free an address at once one is
     /// told; but an address that was given out again is its new owner's. Freeing an address while
     /// another thread records a use of it, or drops its [`crate::Buffer`], is a race in the caller's
-    /// program. Once it is freed, that buffer owns nothing, and its drop does nothing. In a forked
+    /// program. Once a buffer's block is freed, the buffer owns nothing, and its drop does nothing;
+    /// the pool's host memory then stays for good, since the buffer may outlive all else. In a forked
     /// child a free says what it would say, and gives nothing back.
     #[inline]
     pub fn free(&self, address: u64) -> Result<()> {

@@ -312,6 +312,7 @@ fn two_frees_of_one_address() {
         let pond = Pond::new(2, 2, Reuse::SameStream);
         let s = pond.open();
         let block = pond.allocate_in_arena(s, PAGE).unwrap();
+        pond.blocks().at(block.hint.index()).set_raw();
         let frees = [(); 2].map(|()| {
             let on = pond.clone();
             role(move || on.free_address(block.address))

@@ -24,6 +24,9 @@ use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// Fences kept inside the descriptor; a block used on more streams spills into rows of its own.
 pub(crate) const INLINE: usize = 3;
 
+/// In the requested bytes: the block is held by its address alone.
+const RAW: u32 = 1 << 31;
+
 /// Bits of the size field that hold the class.
 const CLASS: u64 = size::QUANTUM - 1;
 
@@ -35,7 +38,7 @@ pub struct Descriptor {
     address: AtomicU64,
     /// Granted bytes, and in the low bits, which a multiple of 512 leaves free, the size class.
     size: AtomicU64,
-    /// Requested bytes of a small block; of a large one, what it was granted beyond them.
+    /// Requested bytes of a small block; of a large one, what it was granted beyond them. And [`RAW`].
     requested: AtomicU32,
     /// The next descriptor in the arena's list of notes.
     pub note: AtomicU32,
@@ -76,7 +79,7 @@ impl Descriptor {
 
     /// Bytes the user asked for.
     pub fn requested(&self) -> u64 {
-        let stored = u64::from(self.requested.load(Ordering::Relaxed));
+        let stored = u64::from(self.requested.load(Ordering::Relaxed) & !RAW);
         if self.class().is_some() { stored } else { self.size() - stored }
     }
 
@@ -91,6 +94,39 @@ impl Descriptor {
     pub fn set_requested(&self, bytes: u64) {
         let stored = if size::is_small(bytes) { bytes } else { self.size() - bytes };
         self.requested.store(stored as u32, Ordering::Relaxed);
+    }
+
+    /// Owner: nothing but the address leads to the block from now on.
+    pub fn set_raw(&self) {
+        self.requested.store(self.requested.load(Ordering::Relaxed) | RAW, Ordering::Relaxed);
+    }
+
+    /// As `set_raw` for a buffer's block, if it still is: whoever moves the word owns it meanwhile.
+    pub fn make_raw(&self, hint: Hint) {
+        if self.move_state(hint, State::Live, State::Claimed) {
+            self.set_raw();
+            self.move_state(hint, State::Claimed, State::Live);
+        }
+    }
+
+    fn move_state(&self, hint: Hint, from: State, to: State) -> bool {
+        let mut word = self.word();
+        while word.matches(hint) && word.state() == from {
+            match self.exchange(word, word.with_state(to)) {
+                Ok(()) => return true,
+                // Only flags can have moved, each once.
+                Err(found) => word = found,
+            }
+        }
+        false
+    }
+
+    /// Owner, before a free: takes back what `set_raw` said, and answers whether it had. A cached
+    /// block is never raw, so that of a live one it is said by its present owner.
+    pub fn take_raw(&self) -> bool {
+        let requested = self.requested.load(Ordering::Relaxed);
+        self.requested.store(requested & !RAW, Ordering::Relaxed);
+        requested & RAW != 0
     }
 
     /// Arena only, while it owns the block.

@@ -152,6 +152,9 @@ impl Core {
             }
             word = found;
         }
+        if !grant.block.take_raw() {
+            self.stay();
+        }
         let plain = word == Word::live(grant.hint);
         if !(plain && self.free_to_thread(grant, word)) {
             self.free_shared(device, grant);

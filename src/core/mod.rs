@@ -27,7 +27,7 @@ use crate::fork;
 use crate::heap::{Arena, Blocks, Gauge};
 use crate::shard::Shards;
 use crate::stats::Counters;
-use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, lock};
+use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, lock};
 use crate::table::Table;
 use std::sync::Weak;
 
@@ -65,6 +65,8 @@ pub struct Core {
     process: u64,
     /// Keeps a closed core alive while blocks are held.
     anchor: Mutex<Option<Arc<Core>>>,
+    /// Buffers that own nothing may still point here: the core stays for good.
+    stays: AtomicBool,
     me: Weak<Core>,
 }
 
@@ -110,6 +112,7 @@ impl Core {
             late: AtomicI64::new(0),
             process: fork::generation(),
             anchor: Mutex::new(None),
+            stays: AtomicBool::new(false),
             me: Weak::clone(me),
         })
     }
@@ -135,6 +138,16 @@ impl Core {
     /// Makes the core stay for good: in a forked child, where its end would call the driver's.
     pub fn leak(&self) {
         std::mem::forget(self.me.upgrade());
+    }
+
+    /// A buffer's block was freed by its address. The buffer does not count any more, and may outlive
+    /// everything that does: the core's host memory is never freed.
+    #[cold]
+    pub fn stay(&self) {
+        // Relaxed: the caller's share in the core lasts until after this.
+        if !self.stays.swap(true, Ordering::Relaxed) {
+            std::mem::forget(self.share());
+        }
     }
 
     pub fn device(&self, id: DeviceId) -> Result<&Arc<Device>> {

@@ -2,8 +2,9 @@
 
 use crate::support::Ledger;
 use crate::{CAPACITY, D0, MIB, Rig};
-use millpond::{Error, Level, size};
-use std::sync::Barrier;
+use millpond::driver::sim::SimDriver;
+use millpond::{Error, Level, Pool, size};
+use std::sync::{Arc, Barrier};
 
 const SIZES: [u64; 5] = [1, 700, 50_000, MIB, 5 * MIB + 1];
 
@@ -58,6 +59,74 @@ fn a_buffers_block_freed_by_address() {
         drop(more);
         pool.check_invariants_at(millpond::Level::Full);
         pool.free(other).unwrap();
+        rig.done();
+    }
+}
+
+/// Such a buffer may be the last that is left of its pool, in a thread that has no other hold on it.
+#[test]
+fn a_buffers_block_freed_by_address_and_the_pool_gone() {
+    for bytes in [700, 50_000, MIB, 5 * MIB] {
+        // The thread's end ends its lease, which keeps the pool's host memory too.
+        let (sim, driver, buffer) = std::thread::spawn(move || {
+            let Rig { sim, pool, stream } = Rig::new();
+            let driver = Arc::downgrade(pool.driver());
+            let buffer = stream.alloc::<u8>(bytes as usize).unwrap();
+            let given_up = stream.alloc::<u8>(bytes as usize).unwrap().into_address();
+            pool.free(buffer.address()).unwrap();
+            pool.free(given_up).unwrap();
+            (sim, driver, buffer)
+        })
+        .join()
+        .unwrap();
+        assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+        assert!(driver.strong_count() > 0, "the buffer points to a core that is no more");
+        let second = Pool::new(SimDriver::new(sim.clone())).unwrap();
+        let other = second.stream(D0).unwrap();
+        assert_eq!(buffer.record_use(&other), Err(Error::ForeignStream { stream: other.id() }));
+        drop(buffer);
+        drop((other, second));
+        assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+    }
+}
+
+/// A pool none of whose buffers was freed by address leaves nothing in host memory.
+#[test]
+fn addresses_leave_nothing() {
+    let driver = std::thread::spawn(|| {
+        let Rig { pool, stream, .. } = Rig::new();
+        let raw = SIZES.map(|bytes| pool.allocate(bytes, &stream).unwrap());
+        let given_up = SIZES.map(|bytes| stream.alloc::<u8>(bytes as usize).unwrap());
+        raw.into_iter().for_each(|address| pool.free(address).unwrap());
+        given_up.into_iter().for_each(|buffer| pool.free(buffer.into_address()).unwrap());
+        // The same blocks as buffers, and by address again.
+        for bytes in SIZES {
+            drop(stream.alloc::<u8>(bytes as usize).unwrap());
+            pool.free(pool.allocate(bytes, &stream).unwrap()).unwrap();
+        }
+        Arc::downgrade(pool.driver())
+    });
+    assert_eq!(driver.join().unwrap().strong_count(), 0, "the pool's core is still there");
+}
+
+/// Uses of a buffer that owns nothing are refused: its block may be somebody else's.
+#[test]
+fn uses_of_a_buffer_whose_block_is_gone() {
+    for bytes in SIZES {
+        let rig = Rig::new();
+        let Rig { pool, stream, .. } = &rig;
+        let other = pool.stream(D0).unwrap();
+        let buffer = stream.alloc::<u8>(bytes as usize).unwrap();
+        let address = buffer.address();
+        pool.free(address).unwrap();
+        let gone = Error::NotAllocated { address };
+        assert_eq!(rig.refused(|| buffer.record_use(&other)), gone);
+        let again = stream.alloc::<u8>(bytes as usize).unwrap();
+        assert_eq!(rig.refused(|| buffer.last_use(&other)), gone);
+        // And nobody holds the address because of it.
+        assert_eq!(buffer.into_address(), address);
+        drop(again);
+        drop(other);
         rig.done();
     }
 }
