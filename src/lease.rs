@@ -7,7 +7,8 @@
 use crate::cache::thread::ThreadCache;
 use crate::core::Core;
 use crate::sync::{Arc, thread_local};
-use crossbeam_epoch::{self as epoch, Guard, LocalHandle};
+use crate::epoch;
+use crossbeam_epoch::{Guard, LocalHandle};
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::ptr;
@@ -124,7 +125,7 @@ fn find(core: &Core) -> Option<&Lease> {
                 closed.extend(leases.extract_if(.., |lease| lease.core.is_closed()));
                 let lease = Box::new(Lease {
                     cache: core.lease(),
-                    epoch: epoch::default_collector().register(),
+                    epoch: epoch::collector().register(),
                     core: core.share(),
                 });
                 leases.push(lease);

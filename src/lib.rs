@@ -40,6 +40,7 @@ mod cache;
 mod config;
 mod core;
 pub mod driver;
+mod epoch;
 mod error;
 mod fence;
 mod fork;

@@ -14,7 +14,8 @@
 use crate::block::Hint;
 use crate::size::{self, QUANTUM};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crossbeam_epoch::{self as epoch, Atomic, Guard, Owned, Shared};
+use crate::epoch;
+use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
 
 /// Hints of a line. Few under loom, as everything that is searched.
 const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };

@@ -3,7 +3,7 @@
 use super::{Core, Device, Enter, Grant};
 use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::Probe;
-use crate::cache::thread::{Entry, ThreadCache};
+use crate::cache::thread::Entry;
 use crate::config::Reuse;
 use crate::error::{Error, Result};
 use crate::fence::Asked;
@@ -12,7 +12,6 @@ use crate::lease::{self, Lease};
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
 use crate::sync::{AtomicU64, MutexGuard, Ordering, lock};
-use crossbeam_epoch as epoch;
 use std::sync::TryLockError;
 
 impl Core {
@@ -83,18 +82,19 @@ impl Core {
     }
 
     /// The thread asked for a small size: it keeps bins for it from now on.
-    fn want(&self, cache: &ThreadCache, stream: StreamId, class: usize) {
+    fn want(&self, lease: &Lease, stream: StreamId, class: usize) {
+        let guard = lease::pin(Some(lease));
         let evict = |other: StreamId, class: usize, hint: Hint| {
             // Only blocks of the evicted stream's own device are in its bins.
             if let (Some(cache), Ok(home)) =
                 (self.stream_cache(other), self.device(self.fences.device(other)))
             {
                 let key = size::class_bytes(class) / QUANTUM;
-                cache.put(key, hint, |hint| home.blocks.is_stale(hint), &epoch::pin());
+                cache.put(key, hint, |hint| home.blocks.is_stale(hint), &guard);
             }
         };
         // SAFETY: this thread holds the lease; `evict` touches no thread cache.
-        if let Some(set) = unsafe { cache.adopt(stream, self.fences.stream(stream), evict) } {
+        if let Some(set) = unsafe { lease.adopt(stream, self.fences.stream(stream), evict) } {
             set.want(class);
         }
     }

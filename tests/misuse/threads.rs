@@ -2,7 +2,9 @@
 
 use crate::{CAPACITY, D0, Rig};
 use millpond::{Pool, Stream};
+use std::cell::Cell;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Fills the device with blocks of many small classes, and frees them into this thread's caches.
 fn hoard(stream: &Stream) -> u64 {
@@ -83,5 +85,42 @@ fn thousands_of_threads() {
     }
     let late = rig.pool.stats().bookkeeping_bytes;
     assert!(late <= early + early / 10, "{early} bytes for some threads, {late} for 4000");
+    rig.done();
+}
+
+thread_local! {
+    static IN_THE_POOL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Somebody else in the process leaves closures for the end of `crossbeam-epoch`'s default epochs.
+/// They may block, or come back to the pool: none runs inside a call of the pool.
+#[test]
+fn closures_of_others_stay_outside() {
+    static RAN: AtomicU64 = AtomicU64::new(0);
+    static INSIDE: AtomicU64 = AtomicU64::new(0);
+    let leave = || {
+        let guard = crossbeam_epoch::pin();
+        for _ in 0..200 {
+            guard.defer(|| {
+                RAN.fetch_add(1, Ordering::Relaxed);
+                INSIDE.fetch_add(u64::from(IN_THE_POOL.get()), Ordering::Relaxed);
+            });
+        }
+        guard.flush();
+    };
+    let rig = Rig::new();
+    leave();
+    for _ in 0..2000 {
+        IN_THE_POOL.set(true);
+        // Through the stream's cache; and at the end of a stream.
+        drop(rig.stream.alloc::<u8>(3 << 20).unwrap());
+        drop(rig.pool.stream(D0).unwrap());
+        drop(rig.pool.stats());
+        IN_THE_POOL.set(false);
+    }
+    assert_eq!(INSIDE.load(Ordering::Relaxed), 0, "a call of the pool ran a closure of others");
+    // They do run.
+    (0..2000).for_each(|_| crossbeam_epoch::pin().flush());
+    assert!(RAN.load(Ordering::Relaxed) > 0);
     rig.done();
 }
