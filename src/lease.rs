@@ -6,8 +6,8 @@
 
 use crate::cache::thread::ThreadCache;
 use crate::core::Core;
-use crate::sync::{Arc, thread_local};
 use crate::epoch;
+use crate::sync::{Arc, thread_local};
 use crossbeam_epoch::{Guard, LocalHandle};
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -113,31 +113,36 @@ fn find(core: &Core) -> Option<&Lease> {
     if STRAY.with(Cell::get) {
         return None;
     }
-    // Leases of pools that are closed keep only host memory. They end after the borrow: ending one
-    // may give back a pool's memory, which may run anything.
-    let mut closed = Vec::new();
-    let found = LEASES.try_with(|leases| {
-        let mut leases = leases.borrow_mut();
+    let held = |leases: &Leases| {
         let held = leases.iter().find(|lease| ptr::eq(&*lease.core, core));
-        let lease: *const Lease = match held {
-            Some(lease) => &**lease,
-            None => {
-                closed.extend(leases.extract_if(.., |lease| lease.core.is_closed()));
-                let lease = Box::new(Lease {
-                    cache: core.lease(),
-                    epoch: epoch::collector().register(),
-                    core: core.share(),
-                });
-                leases.push(lease);
-                &**leases.last()?
-            }
-        };
-        Some(lease)
+        held.map(|lease| ptr::from_ref(&**lease))
+    };
+    // Before a lease is made, those of closed pools go, which keep only host memory. They end after
+    // the borrow, and before there is a lease to lose: ending one may give back a pool's memory, which
+    // may run anything, also this.
+    let closed = LEASES.try_with(|leases| {
+        let mut leases = leases.borrow_mut();
+        match held(&leases) {
+            Some(_) => Leases::new(),
+            None => leases.extract_if(.., |lease| lease.core.is_closed()).collect(),
+        }
     });
-    drop(closed);
-    if let Ok(Some(lease)) = found {
-        let _ = LAST.try_with(|last| last.set((core, lease)));
-    }
+    drop(closed.ok()?);
+    let lease = LEASES.try_with(|leases| {
+        let mut leases = leases.borrow_mut();
+        held(&leases).unwrap_or_else(|| {
+            let lease = Box::new(Lease {
+                cache: core.lease(),
+                epoch: epoch::collector().register(),
+                core: core.share(),
+            });
+            let at = ptr::from_ref(&*lease);
+            leases.push(lease);
+            at
+        })
+    });
+    let lease = lease.ok()?;
+    let _ = LAST.try_with(|last| last.set((core, lease)));
     // SAFETY: as in `last`.
-    found.ok().flatten().and_then(|lease| unsafe { lease.as_ref() })
+    unsafe { lease.as_ref() }
 }

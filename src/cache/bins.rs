@@ -12,9 +12,9 @@
 //! stale hint to another; lines for a key have no free line before them on its probe path.
 
 use crate::block::Hint;
+use crate::epoch;
 use crate::size::{self, QUANTUM};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::epoch;
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
 
 /// Hints of a line. Few under loom, as everything that is searched.
