@@ -7,7 +7,7 @@
 use crate::cache::thread::ThreadCache;
 use crate::core::Core;
 use crate::epoch;
-use crate::sync::{Arc, thread_local};
+use crate::sync::{Arc, Ordering, fence, thread_local};
 use crossbeam_epoch::{Guard, LocalHandle};
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -59,6 +59,9 @@ impl Drop for Lease {
             return self.core.leak();
         }
         self.core.give_back(Arc::clone(&self.cache));
+        // Pairs with the fence in `close`: it sees freed what this thread has freed, or we see the pool
+        // closed.
+        fence(Ordering::SeqCst);
         if self.core.is_closed() {
             self.core.give_back_if_idle();
         }

@@ -163,3 +163,34 @@ fn pool_closed_against_frees_of_threads_that_end() {
     });
     SEEN.assert_all(2);
 }
+
+/// The pool closes while a thread frees its last block into a bin, without a look at anything that
+/// others see, and ends.
+///
+/// The bug would be: the closing pool takes the block for held, and the thread, at its end, the pool
+/// for open.
+#[test]
+fn pool_closed_against_a_free_into_a_bin() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore_shallow("pool_closed_against_a_free_into_a_bin", || {
+        let Legacy { pond, held: [first, second, third], .. } = Legacy::new(2);
+        pond.free(third);
+        pond.streams.driver.keep_up();
+        let handle = pond.share();
+        let on = pond.clone();
+        let free = leasing_role(move || {
+            // The thread leases the cache that has the bins.
+            on.free(first);
+            on.free(second);
+        });
+        let on = pond.clone();
+        let close = role(move || {
+            drop(handle);
+            SEEN.reached(u32::from(on.streams.driver.pages() == 0));
+        });
+        free.join().unwrap();
+        close.join().unwrap();
+        assert_eq!(pond.streams.driver.pages(), 0, "a closed pool keeps its memory");
+    });
+    SEEN.assert_all(2);
+}

@@ -26,8 +26,8 @@ impl Core {
     fn close(&self) {
         *lock(&self.anchor) = Some(self.share());
         self.closed.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `free_shared` of a thread without a lease: it sees the pool closed,
-        // or we see its block freed.
+        // Pairs with the fence in `free_shared` of a thread without a lease, and with that at the end of
+        // a lease: they see the pool closed, or we see their blocks freed.
         fence(Ordering::SeqCst);
         self.give_back_if_idle();
     }
