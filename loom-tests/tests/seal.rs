@@ -306,3 +306,33 @@ fn id_reuse_against_a_late_fence() {
     });
     SEEN.assert_all(4);
 }
+
+/// A stream ends whose id had another stream before, while a thread has just seen that one's last
+/// seal done and has not yet emptied its place.
+///
+/// The bug would be: the new stream's last seal finds the place taken. Its memory is then kept from
+/// others until its end is tried again; if the handle is the caller's, for good.
+#[test]
+fn last_seal_against_that_of_the_stream_before() {
+    static SEEN: Outcomes = Outcomes::new();
+    explore("last_seal_against_that_of_the_stream_before", || {
+        let streams = Streams::new();
+        let old = streams.open();
+        let fence = streams.work(old, 1);
+        streams.fences.retire(old.id);
+        streams.driver.run(old.handle);
+        let on = streams.clone();
+        let ask = role(move || on.poll(fence));
+        let on = streams.clone();
+        let reuse = role(move || {
+            let new = on.open();
+            SEEN.reached_if(0, new.id == old.id);
+            on.fences.retire(new.id);
+            assert!(on.fences.has_ended(new.id), "a stream's end finds no place");
+            SEEN.reached_if(1, on.driver.is_destroyed(new.handle));
+        });
+        SEEN.reached_if(2, ask.join().unwrap());
+        reuse.join().unwrap();
+    });
+    SEEN.assert_all(3);
+}

@@ -4,6 +4,7 @@
 //! last stream was given has completed. Then whatever fence still names the id is either completed
 //! or made by its successor, whose numbers go on where the last ones ended.
 
+use super::stream::Seal;
 use super::{Fences, Sealed};
 use crate::block::{Fence, StreamId};
 use crate::driver::{DeviceId, StreamHandle};
@@ -72,6 +73,12 @@ impl Fences {
     /// The caller is alone with the stream's handle.
     pub(super) fn end(&self, id: StreamId) {
         let stream = self.stream(id);
+        // The last seal of the id's stream before is over, or the id would not have been given out. Who
+        // saw that first may still be about to empty the place.
+        let before = Seal(stream.last.load(Ordering::Acquire));
+        if before.event().is_some() {
+            self.settle(stream, &stream.last, before);
+        }
         let last = std::slice::from_ref(&stream.last);
         // Twice, for a driver that fails once.
         let sealed = (0..2).any(|_| {
