@@ -159,14 +159,14 @@ impl Yard {
     /// of it goes back. Answers the figures of the time before.
     pub fn done(self: Arc<Self>, pool: Pool) -> Stats {
         self.free_passed();
-        pool.check_invariants();
+        pool.check_invariants_at(millpond::Level::Full);
         let stats = pool.stats();
         for device in [0, 1].map(DeviceId) {
             let stream = pool.stream(device).expect("a stream");
             let all = stream.alloc::<u8>((self.pages * PAGE) as usize);
             assert!(all.is_ok(), "memory is stranded: {}", all.unwrap_err());
         }
-        pool.check_invariants();
+        pool.check_invariants_at(millpond::Level::Full);
         drop(pool);
         self.quiet();
         stats
