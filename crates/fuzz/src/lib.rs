@@ -32,6 +32,9 @@ use std::time::Duration;
 
 /// How long a target generates inputs, after its corpus: `MILLPOND_FUZZ_SECONDS`, 3 by default.
 pub fn time() -> Duration {
-    let seconds = std::env::var("MILLPOND_FUZZ_SECONDS").ok();
-    Duration::from_secs(seconds.and_then(|text| text.parse().ok()).unwrap_or(3))
+    let seconds = match std::env::var("MILLPOND_FUZZ_SECONDS") {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("MILLPOND_FUZZ_SECONDS={text}")),
+        Err(_) => 3,
+    };
+    Duration::from_secs(seconds)
 }
