@@ -97,6 +97,7 @@ impl Descriptor {
     }
 
     /// Owner: nothing but the address leads to the block from now on.
+    #[inline]
     pub fn set_raw(&self) {
         self.requested.store(self.requested.load(Ordering::Relaxed) | RAW, Ordering::Relaxed);
     }
@@ -121,12 +122,10 @@ impl Descriptor {
         false
     }
 
-    /// Owner, before a free: takes back what `set_raw` said, and answers whether it had. A cached
-    /// block is never raw, so that of a live one it is said by its present owner.
-    pub fn take_raw(&self) -> bool {
-        let requested = self.requested.load(Ordering::Relaxed);
-        self.requested.store(requested & !RAW, Ordering::Relaxed);
-        requested & RAW != 0
+    /// Owner: whether only the address leads to the block. Every allocation says anew.
+    #[inline]
+    pub fn is_raw(&self) -> bool {
+        self.requested.load(Ordering::Relaxed) & RAW != 0
     }
 
     /// Arena only, while it owns the block.

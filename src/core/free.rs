@@ -152,7 +152,7 @@ impl Core {
             }
             word = found;
         }
-        if !grant.block.take_raw() {
+        if !grant.block.is_raw() {
             self.stay();
         }
         let plain = word == Word::live(grant.hint);

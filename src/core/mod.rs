@@ -143,6 +143,7 @@ impl Core {
     /// A buffer's block was freed by its address. The buffer does not count any more, and may outlive
     /// everything that does: the core's host memory is never freed.
     #[cold]
+    #[inline(never)]
     pub fn stay(&self) {
         // Relaxed: the caller's share in the core lasts until after this.
         if !self.stays.swap(true, Ordering::Relaxed) {
