@@ -10,6 +10,8 @@
 //!   advanced `q` was preceded by submissions that the seal's event covers.
 //! * An event that was never recorded answers "done": the pool never queries one.
 //! * [`Driver::unmap`] and [`Driver::release_page`] do **not** wait for work in flight.
+//! * Calls do not unwind. What the pool has in hand during a call that panics (extents, events, a
+//!   stream's end) stays out of use for good.
 //! * Calls may block or take locks inside the driver; the pool makes none on its lock-free paths.
 
 use std::fmt;
