@@ -44,7 +44,7 @@ macro_rules! suite {
                     merged_from_four_streams, merged_from_twelve_streams,
                     used_on_another_device;
                 waits: waits_are_remembered, waits_cover_nothing_later, waits_are_transitive,
-                    transitive_only_in_order, waits_across_devices,
+                    transitive_only_in_order, seals_tell_what_was_known_at_them, waits_across_devices,
                     many_streams_wait_for_each_other, many_seals_at_once;
                 streams: dropped_with_memory_in_flight, users_may_end_before_the_free,
                     a_thousand_streams, blocks_of_an_earlier_stream_of_the_number,
@@ -65,6 +65,7 @@ macro_rules! suite {
                     a_callback_makes_room, a_callback_may_allocate, the_report_names_streams,
                     a_share_of_the_device;
                 strand: idle_streams_strand_nothing, ten_thousand_streams,
+                    ended_streams_keep_no_tables,
                     a_stuck_stream_holds_up_nobody, memory_of_a_stuck_stream_comes_back;
                 lifetime: buffers_outlive_stream_and_pool,
                     buffers_outlive_the_pool_on_their_thread, dropped_by_a_stranger,

@@ -66,6 +66,24 @@ pub fn ten_thousand_streams<M: Machine>(make: impl Fn(u16, u64) -> M) {
     rig.done(pool);
 }
 
+/// Two hundred streams at once, whose caches mostly have tables: these go when the streams do.
+pub fn ended_streams_keep_no_tables<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let rig = Rig::new(make, 1, 256 * MIB);
+    let pool = rig.pool();
+    let streams: Vec<Stream> = (0..200).map(|_| pool.stream(D0).unwrap()).collect();
+    for stream in &streams {
+        // The first block finds no table for its hint, and the miss that follows makes one.
+        rig.touch(stream, UNIT);
+        rig.touch(stream, 2 * UNIT);
+    }
+    let bytes = || pool.stats().bookkeeping_bytes;
+    let before = bytes();
+    drop(streams);
+    let kept = bytes();
+    assert!(kept + (100 << 10) <= before, "of {before} bytes {kept} are kept for ended streams");
+    rig.done(pool);
+}
+
 const CAPACITY: u64 = 160 * UNIT;
 
 /// A pool where a stream hangs that has freed a hundred blocks, all in pages of their own, and a

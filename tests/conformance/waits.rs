@@ -86,6 +86,28 @@ pub fn transitive_only_in_order<M: Machine>(make: impl Fn(u16, u64) -> M) {
     }
 }
 
+/// The pool makes A wait for a seal of B's from before B waited for C: that tells nothing of C.
+pub fn seals_tell_what_was_known_at_them<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let rig = Rig::new(make, 1, 16 * MIB);
+    let pool = rig.pool();
+    let [a, b, c, other] = [0; 4].map(|_| pool.stream(D0).unwrap());
+    let (of_b, of_c) = (rig.get(&b, 6 * MIB), rig.get(&c, 10 * MIB));
+    [&b, &c].into_iter().for_each(|stream| rig.machine.hold(stream.handle()));
+    rig.free(&b, of_b);
+    rig.free(&c, of_c);
+    // The seal, which stays pending.
+    other.wait(&b).unwrap();
+    b.wait(&c).unwrap();
+    // What B freed fits best; then there is only what C freed.
+    let held = [6, 10].map(|count| rig.get(&a, count * MIB));
+    rig.assert_quiet();
+    assert_eq!(pool.stats().cross_stream.waits, 2);
+    [&b, &c].into_iter().for_each(|stream| rig.machine.let_go(stream.handle()));
+    held.into_iter().for_each(|block| rig.free(&a, block));
+    drop((a, b, c, other));
+    rig.done(pool);
+}
+
 /// Orders go by way of other devices.
 pub fn waits_across_devices<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 2, 64 * MIB);

@@ -3,7 +3,7 @@
 use crate::rig::{CAPACITY, CODES, MIB, Rig, Setup, run};
 use crate::support::slow;
 use crate::workload::get;
-use millpond::{DeviceId, Level, Reuse};
+use millpond::{DeviceId, Error, Level, Reuse};
 use millpond_simgpu::{Call, Counters, ErrorCode, Fault};
 
 const AT_ONCE: Setup = Setup::lag(0, Reuse::Wait);
@@ -111,12 +111,33 @@ fn errors_keep_the_drivers_words() {
         rig.sim.inject_all(1, code);
         let error = get(&rig, &stream, 3 * MIB).unwrap_err();
         match error {
-            millpond::Error::Driver(error) => {
+            Error::Driver(error) => {
                 assert_eq!((error.code, error.call), (code.number(), "cuMemCreate"), "{error}");
             }
-            millpond::Error::OutOfMemory(_) => assert_eq!(code, ErrorCode::OutOfMemory),
+            Error::OutOfMemory(_) => assert_eq!(code, ErrorCode::OutOfMemory),
             error => panic!("{error:?}"),
         }
+    }
+}
+
+/// A trim that the driver fails says so; what was not given back is there still.
+#[test]
+fn a_failed_trim_says_so() {
+    for call in [Call::Unmap, Call::Release] {
+        let rig = Rig::new(AT_ONCE);
+        let pool = rig.pool().unwrap();
+        let stream = pool.stream(DeviceId(0)).unwrap();
+        drop(get(&rig, &stream, 8 * MIB).unwrap());
+        let code = ErrorCode::Unknown;
+        rig.sim.inject(Fault { call, nth: 1, code, sticky: true });
+        for outcome in [pool.trim(DeviceId(0), 0).map(drop), pool.trim_all(0)] {
+            let said = matches!(&outcome, Err(Error::Driver(error)) if error.code == code.number());
+            assert!(said, "{call:?}: a trim that failed says {outcome:?}");
+        }
+        assert_eq!(pool.stats().devices[0].reserved_bytes, 8 * MIB);
+        rig.sim.clear_faults();
+        assert_eq!(pool.trim(DeviceId(0), 0).unwrap(), 0);
+        pool.check_invariants_at(Level::Full);
     }
 }
 

@@ -7,6 +7,7 @@ use millpond::{DeviceId, Pool, Reuse, Stream};
 use millpond_simgpu::Completion;
 use shuttle::Runner;
 use shuttle::scheduler::{RandomScheduler, UncontrolledNondeterminismCheckScheduler};
+use shuttle::sync::Barrier;
 use shuttle::thread::{self, JoinHandle};
 use std::sync::Arc;
 
@@ -201,6 +202,35 @@ fn pool_dropped_during_frees() {
         drop((a, b, pool));
         join(threads);
         yard.free_passed();
+        yard.quiet();
+        stats
+    });
+}
+
+/// The last handle is dropped while a thread with a cache frees the last block, which goes there. The
+/// thread may not see that the pool closes; it looks again when it ends.
+#[test]
+fn pool_dropped_during_the_last_free() {
+    compose("pool_dropped_during_the_last_free", &[ThreadHit], || {
+        let (yard, pool) = Yard::new(2, Reuse::Wait, Completion::Lag(0));
+        let home = pool.stream(DeviceId(0)).expect("a stream");
+        let met = Arc::new(Barrier::new(2));
+        let thread = {
+            let met = Arc::clone(&met);
+            start(&yard, move |_| {
+                // From the second on the thread keeps bins for the size.
+                let get = || home.alloc::<u8>(700).expect("memory");
+                (0..3).for_each(|_| drop(get()));
+                let last = get();
+                drop(home);
+                met.wait();
+                drop(last);
+            })
+        };
+        met.wait();
+        let stats = pool.stats();
+        drop(pool);
+        join(vec![thread]);
         yard.quiet();
         stats
     });

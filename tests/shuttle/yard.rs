@@ -112,7 +112,10 @@ impl Yard {
         }
         let address = held.buffer.address();
         self.with_ledger(|ledger| ledger.leave(address));
-        drop(held.buffer);
+        // The streams first: they may be the pool's last handles, and the block a late one.
+        let Held { buffer, home, users, .. } = held;
+        drop((home, users));
+        drop(buffer);
     }
 
     /// Leaves a block for another thread to free.
