@@ -32,7 +32,9 @@ impl Arena {
         let deadline = Instant::now() + self.settings.host_wait;
         // As it was when the request came: what follows leaves nothing in caches.
         let cached = self.cached_bytes();
+        let mut in_time = true;
         loop {
+            let pending = self.oldest_fences();
             // The first attempt may learn that work is over, which the second makes use of.
             for _ in 0..2 {
                 self.pages.forgive();
@@ -40,6 +42,12 @@ impl Arena {
                     self.pages.gauge().count(Rung::Gathered);
                     return Ok(taken);
                 }
+            }
+            // What the last attempt has learnt came too late for it. Not for ever: what other threads
+            // free may go on becoming idle, and never fit.
+            if in_time && pending.iter().any(|&fence| self.fences.completed(fence)) {
+                in_time = Instant::now() < deadline;
+                continue;
             }
             if !self.wait_for_oldest(deadline) {
                 // What was taken in vain is not kept from others; what the driver does not take

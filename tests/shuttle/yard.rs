@@ -105,7 +105,7 @@ impl Yard {
         }
     }
 
-    /// Reads a block on all streams that may use it, and frees it.
+    /// Reads a block for the last time on all streams that may use it, and frees it.
     pub fn free(&self, held: Held) {
         for stream in [&held.home].into_iter().chain(&held.users) {
             self.read(&held, stream);
