@@ -111,20 +111,17 @@ const MOST: usize = 160;
 const WIDTH: usize = 5;
 
 impl Program {
-    /// Reads text that begins with `#` or `pool`; makes something of any other bytes.
-    ///
-    /// # Panics
-    /// Where text that begins so goes on as no program does: a file of the corpus is broken.
+    /// Reads a program's text; makes something of any other bytes.
     pub fn of(bytes: &[u8]) -> Self {
-        match std::str::from_utf8(bytes) {
-            Ok(text) if text.starts_with("# ") || text.starts_with("pool") => {
-                Self::parse(text).unwrap_or_else(|line| panic!("no line of a program: {line}"))
-            }
-            _ => Self::decode(bytes),
-        }
+        let text = std::str::from_utf8(bytes).ok();
+        text.and_then(|text| Self::parse(text).ok()).unwrap_or_else(|| Self::decode(bytes))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Reads text.
+    ///
+    /// # Errors
+    /// The first line that is none of a program.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let mut program = Self::default();
         for line in text.lines().map(str::trim) {
             let bad = || line.to_owned();

@@ -27,7 +27,9 @@ fn programs_reach_every_outcome() {
     for (name, bytes) in corpus("api") {
         let why = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
         assert!(why.starts_with(b"# ") && why.len() > 10, "{name}: why is it there?");
-        reached.extend(api::run(&Program::of(&bytes)));
+        let text = std::str::from_utf8(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let program = Program::parse(text).unwrap_or_else(|line| panic!("{name}: {line}"));
+        reached.extend(api::run(&program));
     }
     let missing: Vec<_> = api::OUTCOMES.iter().filter(|name| !reached.contains(*name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
