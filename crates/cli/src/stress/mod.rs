@@ -78,7 +78,7 @@ pub(crate) struct StressArgs {
     #[arg(long)]
     streams_fresh: bool,
     /// Memory of each device
-    #[arg(long, default_value = "80GiB", value_name = "BYTES")]
+    #[arg(long, default_value = "80GiB", value_name = "BYTES", value_parser = capacity)]
     capacity: Bytes,
     /// Watch for races
     #[arg(long)]
@@ -158,6 +158,16 @@ fn operations(text: &str) -> Result<u64, String> {
         digits.parse::<u64>().ok()?.checked_mul(10u64.checked_pow(exponent.parse().ok()?)?)
     });
     whole.filter(|&number| number > 0).ok_or_else(|| "expected a number as in 5000 or 1e8".into())
+}
+
+fn capacity(text: &str) -> Result<Bytes, String> {
+    let bytes: Bytes = text.parse()?;
+    // A page of the simulated devices, and what their addresses go up to.
+    if (2 << 20..=16 << 40).contains(&bytes.0) {
+        Ok(bytes)
+    } else {
+        Err("expected 2MiB to 16TiB".into())
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {
