@@ -2,7 +2,7 @@
 
 use crate::config::{Headroom, Rescue, Reuse, Settings, Watermarks};
 use crate::core::{Core, Device, Enter, Handle};
-use crate::driver::{DeviceId, Driver, StreamHandle};
+use crate::driver::{Caught, DeviceId, Driver, StreamHandle};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::Fences;
 use crate::fork;
@@ -139,8 +139,9 @@ impl Builder {
             return Err(Error::Forked);
         }
         let fences = Arc::new(Fences::new(Arc::clone(&self.driver)));
+        let driver = Caught(Arc::clone(&self.driver));
         let ids: Vec<DeviceId> = (0..self.driver.device_count()).map(DeviceId).collect();
-        let built = on_each(&ids, |&id| self.device(id, &fences));
+        let built = on_each(&ids, |&id| self.device(&driver, id, &fences));
         let mut devices = Vec::with_capacity(built.len());
         let mut failure = None;
         for device in built {
@@ -152,7 +153,7 @@ impl Builder {
         if let Some(error) = failure {
             for device in devices {
                 let (address, bytes) = device.reservation;
-                let _ = self.driver.unreserve(device.id, address, bytes);
+                let _ = driver.unreserve(device.id, address, bytes);
             }
             return Err(error);
         }
@@ -161,8 +162,8 @@ impl Builder {
         Ok(Pool(Handle::new(core)))
     }
 
-    fn device(&self, id: DeviceId, fences: &Arc<Fences>) -> Result<Device> {
-        let info = self.driver.device(id)?;
+    fn device(&self, driver: &Caught, id: DeviceId, fences: &Arc<Fences>) -> Result<Device> {
+        let info = driver.device(id)?;
         // At most the device's memory, of which there is to be a page at least.
         let largest = 1 << info.memory_bytes.max(1).ilog2();
         let page_bytes = self.page_bytes.unwrap_or(0).min(largest).next_power_of_two();
@@ -192,7 +193,7 @@ impl Builder {
         let bytes = layout.small_bytes + layout.large_bytes;
         // Pages larger than the granularity are aligned all the same.
         let reserved = bytes + page_bytes - info.granularity;
-        let reservation = self.driver.reserve(id, reserved)?;
+        let reservation = driver.reserve(id, reserved)?;
         let base = reservation.next_multiple_of(page_bytes);
         let blocks = Arc::new(Blocks::new(base, bytes));
         let gauge = Arc::new(Gauge::default());
@@ -261,7 +262,7 @@ impl Pool {
 
     /// The driver that the pool was built over.
     pub fn driver(&self) -> &Arc<dyn Driver> {
-        &self.0.driver
+        &self.0.driver.0
     }
 
     /// Creates a stream on a device. It is destroyed when its last clone is dropped; work it was

@@ -42,7 +42,7 @@ pub(crate) use loom_thread_local as thread_local;
 pub(crate) use std::sync::Arc;
 
 /// Locks `mutex`, also when a thread panicked while it held it: the pool's own critical sections
-/// restore their invariants before anything of theirs can unwind. (A driver's calls do not.)
+/// restore their invariants before anything that can unwind. (A driver's panics are caught.)
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

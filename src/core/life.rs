@@ -1,6 +1,7 @@
 //! The end of a pool: the last handle closes it, the last block gives the memory back.
 
 use super::Core;
+use crate::driver::Driver;
 use crate::sync::{Arc, Ordering, fence, lock};
 
 impl Core {

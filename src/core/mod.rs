@@ -20,7 +20,7 @@ use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::HintCache;
 use crate::cache::thread::ThreadCache;
 use crate::config::{Rescue, Reuse};
-use crate::driver::{DeviceId, Driver};
+use crate::driver::{Caught, DeviceId, Driver};
 use crate::error::{Error, Result};
 use crate::fence::Fences;
 use crate::fork;
@@ -45,7 +45,7 @@ pub struct Device {
 
 /// Everything that streams, buffers and threads share.
 pub struct Core {
-    pub driver: Arc<dyn Driver>,
+    pub driver: Caught,
     pub fences: Arc<Fences>,
     pub devices: Box<[Arc<Device>]>,
     caches: Table<HintCache>,
@@ -99,7 +99,7 @@ impl Core {
         rescue: Option<Rescue>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
-            driver,
+            driver: Caught(driver),
             fences,
             devices,
             caches: Table::new(1 << 16),

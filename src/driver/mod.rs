@@ -10,15 +10,17 @@
 //!   advanced `q` was preceded by submissions that the seal's event covers.
 //! * An event that was never recorded answers "done": the pool never queries one.
 //! * [`Driver::unmap`] and [`Driver::release_page`] do **not** wait for work in flight.
-//! * Calls do not unwind. What the pool has in hand during a call that panics (extents, events, a
-//!   stream's end) stays out of use for good.
+//! * A call that fails has had no effect. One that panics counts as one that fails.
 //! * Calls may block or take locks inside the driver; the pool makes none on its lock-free paths.
 
 use std::fmt;
 use std::time::Duration;
 
+mod caught;
 #[cfg(feature = "sim")]
 pub mod sim;
+
+pub(crate) use caught::Caught;
 
 /// A GPU, by ordinal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -42,7 +42,7 @@ mod registry;
 mod stream;
 
 use crate::block::{Fence, StreamId};
-use crate::driver::{DeviceId, Driver, DriverError, DriverResult, EventHandle};
+use crate::driver::{Caught, DeviceId, Driver, DriverError, DriverResult, EventHandle};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence};
 use crate::table::Table;
 pub(crate) use asked::{Asked, Earliest};
@@ -71,7 +71,7 @@ enum Sealed {
 
 /// The fences of a pool: its streams' states, its events, and the protocol over them.
 pub struct Fences {
-    driver: Arc<dyn Driver>,
+    driver: Caught,
     streams: Table<StreamFence>,
     events: Box<[Events]>,
     registry: Registry,
@@ -92,7 +92,7 @@ impl Fences {
             poisonings: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             seen: Mutex::default(),
-            driver,
+            driver: Caught(driver),
         }
     }
 
@@ -178,7 +178,7 @@ impl Fences {
         with: impl FnOnce(EventHandle, u64) -> DriverResult<()>,
     ) -> DriverResult<Sealed> {
         let events = self.events(stream);
-        let Some(index) = events.take(&*self.driver)? else { return Ok(Sealed::NoEvent) };
+        let Some(index) = events.take(&self.driver)? else { return Ok(Sealed::NoEvent) };
         let Some(row) = events.row(index) else { return Ok(Sealed::NoEvent) };
 
         // Before the snapshot is overwritten: a reader that sees one of the new words also sees
@@ -293,7 +293,7 @@ impl Fences {
         };
         // Should the event have been recycled since the slot was read, then (S, q) had completed:
         // "done" is true anyway, and "not done" only delays.
-        ask(&*self.driver, stream.device(), row.handle()).inspect_err(|_| {
+        ask(&self.driver, stream.device(), row.handle()).inspect_err(|_| {
             stream.poisoned.store(true, Ordering::Relaxed);
             self.poisonings.fetch_add(1, Ordering::Relaxed);
         })
@@ -440,7 +440,7 @@ impl Fences {
     pub fn destroy(&self) {
         self.abandon_streams();
         for events in &self.events {
-            events.destroy(&*self.driver);
+            events.destroy(&self.driver);
         }
     }
 }

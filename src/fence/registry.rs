@@ -7,7 +7,7 @@
 use super::stream::Seal;
 use super::{Fences, Sealed};
 use crate::block::{Fence, StreamId};
-use crate::driver::{DeviceId, StreamHandle};
+use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::sync::{Mutex, Ordering, lock};
 
 pub(super) struct Registry(Mutex<Ids>);

@@ -22,7 +22,7 @@
 use super::gauge::Gauge;
 use super::place::{Place, Places};
 use crate::block::Fence;
-use crate::driver::{DeviceId, Driver, DriverError, DriverResult, PageHandle};
+use crate::driver::{Caught, DeviceId, Driver, DriverError, DriverResult, PageHandle};
 use crate::sync::Arc;
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ pub(super) struct Move {
 }
 
 pub(super) struct Pages {
-    driver: Arc<dyn Driver>,
+    driver: Caught,
     device: DeviceId,
     base: u64,
     page_bytes: u64,
@@ -77,7 +77,7 @@ impl Pages {
     ) -> Self {
         let none = Page { handle: PageHandle(0), home: 0, leaving: false };
         Self {
-            driver,
+            driver: Caught(driver),
             device,
             base,
             page_bytes,

@@ -66,6 +66,16 @@ fn every_call_fails_from_each_on() {
     });
 }
 
+/// The n-th of the pool's calls panics, for every n.
+#[test]
+fn each_call_panics() {
+    for setup in [AT_ONCE, RESTLESS] {
+        for n in 1..=setup.calls().pools {
+            run(setup, &format!("call {n} panics"), |rig| rig.driver.panic_at(n));
+        }
+    }
+}
+
 /// Calls of one kind fail from each on that the workload makes, until the trouble is over.
 #[test]
 fn calls_of_a_kind_fail_from_each_on() {

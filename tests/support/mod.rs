@@ -5,6 +5,7 @@ use millpond::DeviceId;
 use millpond::driver::{DeviceInfo, Driver, DriverResult, EventHandle, PageHandle, StreamHandle};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +17,8 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub struct Watched {
     inner: Arc<dyn Driver>,
     total: AtomicU64,
+    /// The number of the call that panics, if any is to.
+    panics: AtomicU64,
     log: Mutex<Log>,
 }
 
@@ -34,7 +37,12 @@ enum When {
 
 impl Watched {
     pub fn new(inner: Arc<dyn Driver>) -> Arc<Self> {
-        Arc::new(Self { inner, total: AtomicU64::new(0), log: Mutex::default() })
+        Arc::new(Self {
+            inner,
+            total: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+            log: Mutex::default(),
+        })
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -99,9 +107,24 @@ impl Watched {
         });
         drop(log);
         if let Some((_, hook)) = hook {
-            hook();
+            // The pool takes a panic for a call that fails: what a hook asserts must not end there.
+            if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+                std::process::abort();
+            }
         }
         answer
+    }
+
+    /// The pool's `nth` call, counted from its first, which is 1, panics and does nothing.
+    pub fn panic_at(&self, nth: u64) {
+        self.panics.store(nth, Ordering::Relaxed);
+    }
+
+    fn panic_if_due(&self, name: &'static str, device: DeviceId, number: u64) {
+        if number == self.panics.load(Ordering::Relaxed) {
+            self.log().failed.push((name, device));
+            panic!("call {number}, {name}, panics");
+        }
     }
 }
 
@@ -124,6 +147,7 @@ macro_rules! watched {
 
             $(fn $name(&self, device: DeviceId $(, $arg: $type)*) -> DriverResult<$out> {
                 let number = self.total.fetch_add(1, Ordering::Relaxed) + 1;
+                self.panic_if_due(stringify!($name), device, number);
                 let answer = self.inner.$name(device $(, $arg)*);
                 self.seen(stringify!($name), device, number, answer)
             })*
