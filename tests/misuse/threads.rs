@@ -3,8 +3,8 @@
 use crate::{CAPACITY, D0, Rig};
 use millpond::{Pool, Stream};
 use std::cell::Cell;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 
 /// Fills the device with blocks of many small classes, and frees them into this thread's caches.
 fn hoard(stream: &Stream) -> u64 {
@@ -68,9 +68,17 @@ fn thousands_of_threads() {
     let rig = Rig::new();
     let (mut early, mut hits) = (0, 0);
     for round in 0..1000 {
+        let all_at_once = Arc::new(Barrier::new(4));
         let threads = [(); 4].map(|()| {
             let (pool, stream) = (rig.pool.clone(), rig.stream.clone());
-            std::thread::spawn(move || work(&pool, &stream))
+            let all_at_once = Arc::clone(&all_at_once);
+            std::thread::spawn(move || {
+                work(&pool, &stream);
+                if round == 0 {
+                    // As many caches as there will ever be in use.
+                    all_at_once.wait();
+                }
+            })
         });
         // A thread is joined after its storage has ended, unlike one of a scope.
         threads.into_iter().for_each(|thread| thread.join().unwrap());
