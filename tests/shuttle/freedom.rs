@@ -319,7 +319,8 @@ fn start_of_a_stream(_: &Ground) -> Ready {
     ready(vec![], |ground| drop(ground.pool.stream(DeviceId(0)).expect("a stream")))
 }
 
-/// Makes a thread that leases a cache, misses, and gives its cache back when it ends.
+/// A thread's first call leases a cache, and misses. (The victim's end, which gives it back, is beyond
+/// what it is stopped in.)
 fn first_call(_: &Ground) -> Ready {
     ready(vec![], |ground| drop(try_get(&ground.victims, SMALL)))
 }
