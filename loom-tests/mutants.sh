@@ -130,11 +130,13 @@ for patch in "$here"/mutants/*.patch; do all+=("$(basename "$patch" .patch)"); d
 list=false
 [ "${1:-}" != --list ] || { list=true && shift; }
 if [ "${1:-}" = --sample ]; then
-  mapfile -t names < <(sample "${2:?--sample N}")
+  case ${2:-} in '' | *[!0-9]* | 0) echo "--sample wants a number" >&2 && exit 2 ;; esac
+  mapfile -t names < <(sample "$2")
 else
   names=("$@")
   [ $# -gt 0 ] || names=("${all[@]}")
 fi
+[ ${#names[@]} -gt 0 ] || { echo "no mistakes to plant" >&2 && exit 2; }
 for name in "${names[@]}"; do
   [ -f "$here/mutants/$name.patch" ] || { echo "$name: no such patch" >&2 && exit 2; }
   for what in mistake check test assertion; do

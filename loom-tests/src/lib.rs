@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A larger `LOOM_MAX_PREEMPTIONS` explores more. Without `--cfg loom` this crate is empty.
-//! `mutants.sh` plants mistakes in the library, one at a time, and checks that the model that is
-//! there for it fails by the assertion that is there for it.
+//! `mutants.sh` plants mistakes in the library, one at a time, and checks that the model, or the
+//! other test, that is there for it fails by the assertion that is there for it.
 #![cfg(loom)]
 
 pub mod device;

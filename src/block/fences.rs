@@ -299,14 +299,15 @@ mod tests {
     fn a_set_keeps_the_later_fence_of_a_stream_and_says_when_it_is_full() {
         let mut set = FenceSet::default();
         assert!(set.insert(fence(1, 5)) && set.insert(fence(1, 3)) && set.insert(fence(1, 9)));
-        assert_eq!(set.iter().map(|f| f.q()).collect::<Vec<_>>(), [9]);
+        assert_eq!(set.iter().map(|f| f.q()).collect::<Vec<_>>(), [9], "not the later one");
         assert!((2..=FenceSet::MOST as u16).all(|stream| set.insert(fence(stream, 1))));
         assert!(!set.insert(fence(99, 1)));
 
         let block = Descriptor::default();
         block.set_fences(&set);
         let read = block.fences_where(|_| true).unwrap();
-        assert_eq!(read.iter().collect::<Vec<_>>(), set.iter().collect::<Vec<_>>());
+        let (read, set_to): (Vec<_>, Vec<_>) = (read.iter().collect(), set.iter().collect());
+        assert_eq!(read, set_to, "fences are lost");
         block.set_fences(&FenceSet::of(fence(1, 2)));
         assert_eq!(block.single_fence(), Some(fence(1, 2)));
         assert_eq!(block.fences_where(|_| true).unwrap().iter().count(), 1);

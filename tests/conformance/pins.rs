@@ -93,7 +93,7 @@ pub fn pins_add_up<M: Machine>(make: impl Fn(u16, u64) -> M) {
         assert_eq!(rig.trim_idle(&pool, D0, 0), all * rig.page);
         // One of the first block's two pins.
         pins.swap_remove(0);
-        assert_eq!(rig.trim_idle(&pool, D0, 0), all * rig.page);
+        assert_eq!(rig.trim_idle(&pool, D0, 0), all * rig.page, "a pin was undone with another");
         // The other one: what the second block touches stays.
         pins.retain(|pin| pin.address() == second);
         assert_eq!(pins.len(), 1);

@@ -136,7 +136,7 @@ pub fn old_mappings_give_way_when_they_may<M: Machine>(make: impl Fn(u16, u64) -
         let wide = rig.get(&t, 9 * UNIT);
         rig.read(&t, &wide);
         pool.check_invariants_at(millpond::Level::Full);
-        assert_eq!(rig.driver.calls("unmap") > 0, over);
+        assert_eq!(rig.driver.calls("unmap") > 0, over, "an old mapping gives way, or does not");
         assert_eq!(rig.driver.calls("synchronize"), 0);
         assert_eq!(reserved(&pool), 20 * UNIT);
         rig.assert_quiet();

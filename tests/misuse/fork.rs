@@ -396,7 +396,7 @@ fn the_last_handle_in_a_child() {
             check!(driver.total() == calls);
             Ok(())
         });
-        assert_eq!(status, 0);
+        assert_eq!(status, 0, "the last handle calls the driver in a child");
         parent.take().into_iter().for_each(Parent::done);
     }
 }
@@ -417,8 +417,8 @@ fn what_is_left_of_a_closed_pool() {
         check!(driver.total() == calls);
         Ok(())
     });
-    assert_eq!(status, 0);
-    assert!(sim.leaks().bytes > 0);
+    assert_eq!(status, 0, "a late free calls the driver in a child");
+    assert!(sim.leaks().bytes > 0, "a child has freed its parent's blocks");
     drop(late);
     assert!(sim.leaks().is_empty(), "{}", sim.leaks());
 }

@@ -51,7 +51,7 @@ fn a_buffers_block_freed_by_address() {
         // Somebody else has it by now.
         let other = pool.allocate(bytes, stream).unwrap();
         drop(buffer);
-        assert_eq!(pool.stats().devices[0].live_bytes, bytes);
+        assert_eq!(pool.stats().devices[0].live_bytes, bytes, "a buffer has freed another's block");
         let mut ledger = Ledger::default();
         ledger.enter(other, size::granted(bytes));
         let more: Vec<_> = (0..4).map(|_| stream.alloc::<u8>(bytes as usize).unwrap()).collect();

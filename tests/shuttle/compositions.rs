@@ -1,4 +1,4 @@
-//! Three to six threads over two devices. Each composition says what meets in it.
+//! Two to six threads over two devices. Each composition says what meets in it.
 
 use crate::explore::Goal::*;
 use crate::explore::{compose, config};

@@ -54,7 +54,7 @@ fn facts(record: &Record) -> Vec<(&'static str, String)> {
         ("first replay: ns per allocation", times(record.cold.alloc_ns)),
         ("first replay: ns per free", times(record.cold.free_ns)),
         ("later replays: ns per operation", number(warm, 1)),
-        ("hits: thread, stream, shard, heap", shares(record.hits)),
+        ("hits in %: thread, stream, shard, heap", shares(record.hits)),
         ("heap: fitted, after asking, new pages, moved, waited", rungs(record.ladder)),
         ("waits inserted between streams", record.cross_stream.waits.to_string()),
         ("driver calls: memory, events, host waits", {

@@ -83,7 +83,7 @@ pub(crate) struct StressArgs {
     /// Watch for races
     #[arg(long)]
     oracle: bool,
-    /// One JSON object on standard output
+    /// A JSON object on standard output; with `--schedule all` one a schedule, and a closing one
     #[arg(long)]
     json: bool,
 }
