@@ -2,6 +2,7 @@
 #![cfg(loom)]
 
 use loom::sync::Notify;
+use loom::thread::JoinHandle;
 use loom_tests::device::{Held, PAGE, Pond, Stream};
 use loom_tests::{Outcomes, explore, explore_shallow, leasing_role, role};
 use millpond::Reuse;
@@ -111,6 +112,26 @@ fn thread_hint_and_ladder_at_once() {
     SEEN.assert_all(3);
 }
 
+/// Drops the pool's last handle while the roles that `frees` starts give up its last blocks; then
+/// nothing may be left of its memory.
+fn close_against<const N: usize>(
+    pond: &Arc<Pond>,
+    seen: &'static Outcomes,
+    frees: impl FnOnce() -> [JoinHandle<()>; N],
+) {
+    pond.streams.driver.keep_up();
+    let handle = pond.share();
+    let frees = frees();
+    let on = pond.clone();
+    let close = role(move || {
+        drop(handle);
+        seen.reached(u32::from(on.streams.driver.pages() == 0));
+    });
+    frees.into_iter().for_each(|free| free.join().unwrap());
+    close.join().unwrap();
+    assert_eq!(pond.streams.driver.pages(), 0, "a closed pool keeps its memory");
+}
+
 /// The pool's last handle is dropped while a thread without a cache frees its last block.
 ///
 /// The bug would be: the thread takes the pool for open, the pool takes the block for held, and the
@@ -120,20 +141,10 @@ fn pool_closed_against_a_stray_free() {
     static SEEN: Outcomes = Outcomes::new();
     explore("pool_closed_against_a_stray_free", || {
         let pond = Pond::new(2, 4, Reuse::SameStream);
-        pond.streams.driver.keep_up();
         let s = pond.open();
         let block = pond.allocate_in_arena(s, PAGE).unwrap();
-        let handle = pond.share();
         let on = pond.clone();
-        let free = role(move || on.free(block));
-        let on = pond.clone();
-        let close = role(move || {
-            drop(handle);
-            SEEN.reached(u32::from(on.streams.driver.pages() == 0));
-        });
-        free.join().unwrap();
-        close.join().unwrap();
-        assert_eq!(pond.streams.driver.pages(), 0, "a closed pool keeps its memory");
+        close_against(&pond, &SEEN, || [role(move || on.free(block))]);
     });
     SEEN.assert_all(2);
 }
@@ -146,20 +157,11 @@ fn pool_closed_against_frees_of_threads_that_end() {
     explore_shallow("pool_closed_against_frees_of_threads_that_end", || {
         let Legacy { pond, held: [first, second, third], .. } = Legacy::new(2);
         pond.free(third);
-        pond.streams.driver.keep_up();
-        let handle = pond.share();
-        let threads = [first, second].map(|block| {
+        let frees = [first, second].map(|block| {
             let on = pond.clone();
-            leasing_role(move || on.free(block))
+            move || on.free(block)
         });
-        let on = pond.clone();
-        let close = role(move || {
-            drop(handle);
-            SEEN.reached(u32::from(on.streams.driver.pages() == 0));
-        });
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        close.join().unwrap();
-        assert_eq!(pond.streams.driver.pages(), 0, "a closed pool keeps its memory");
+        close_against(&pond, &SEEN, || frees.map(leasing_role));
     });
     SEEN.assert_all(2);
 }
@@ -175,22 +177,13 @@ fn pool_closed_against_a_free_into_a_bin() {
     explore_shallow("pool_closed_against_a_free_into_a_bin", || {
         let Legacy { pond, held: [first, second, third], .. } = Legacy::new(2);
         pond.free(third);
-        pond.streams.driver.keep_up();
-        let handle = pond.share();
         let on = pond.clone();
-        let free = leasing_role(move || {
+        let free = move || {
             // The thread leases the cache that has the bins.
             on.free(first);
             on.free(second);
-        });
-        let on = pond.clone();
-        let close = role(move || {
-            drop(handle);
-            SEEN.reached(u32::from(on.streams.driver.pages() == 0));
-        });
-        free.join().unwrap();
-        close.join().unwrap();
-        assert_eq!(pond.streams.driver.pages(), 0, "a closed pool keeps its memory");
+        };
+        close_against(&pond, &SEEN, || [leasing_role(free)]);
     });
     SEEN.assert_all(2);
 }

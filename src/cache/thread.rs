@@ -87,10 +87,10 @@ impl Set {
         self.fence
     }
 
-    /// All hints with their class.
-    fn hints(&self) -> impl Iterator<Item = (usize, Hint)> + '_ {
+    /// All entries with their class.
+    fn entries(&self) -> impl Iterator<Item = (usize, Entry)> + '_ {
         self.bins.iter().enumerate().flat_map(|(class, bin)| {
-            bin.entries[..usize::from(bin.len)].iter().map(move |entry| (class, entry.hint))
+            bin.entries[..usize::from(bin.len)].iter().map(move |&entry| (class, entry))
         })
     }
 }
@@ -134,9 +134,8 @@ impl ThreadCache {
         // SAFETY: by the caller's promise nobody writes meanwhile.
         let sets = self.sets.with_mut(|sets| unsafe { &*sets });
         for set in sets.iter().flatten() {
-            for (class, bin) in set.bins.iter().enumerate() {
-                let entries = &bin.entries[..usize::from(bin.len)];
-                entries.iter().for_each(|&entry| each(set.stream, set.fence, class, entry));
+            for (class, entry) in set.entries() {
+                each(set.stream, set.fence, class, entry);
             }
         }
     }
@@ -173,8 +172,8 @@ impl ThreadCache {
             if other.strikes < STRIKES {
                 return None;
             }
-            for (class, hint) in other.hints() {
-                evicted(other.stream, class, hint);
+            for (class, entry) in other.entries() {
+                evicted(other.stream, class, entry.hint);
             }
             *place = None;
             self.made.fetch_sub(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use crate::{CAPACITY, D0, MIB};
 use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
 use millpond::{Buffer, DeviceId, Error, Level, Pool, Stream};
-use millpond_simgpu::{Completion, Sim};
+use millpond_simgpu::Sim;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -92,13 +92,7 @@ struct Parent {
 
 impl Parent {
     fn new() -> Self {
-        let sim = Sim::builder()
-            .devices(2)
-            .capacity(CAPACITY)
-            .completion(Completion::Lag(3))
-            .oracle(true)
-            .build()
-            .unwrap();
+        let sim = crate::sim();
         let driver = Watched::new(Arc::new(SimDriver::new(sim.clone())));
         let shared: Arc<dyn Driver> = Arc::<Watched>::clone(&driver);
         let pool = Pool::builder_shared(shared).build().unwrap();

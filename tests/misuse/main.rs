@@ -21,6 +21,17 @@ const MIB: u64 = 1 << 20;
 const CAPACITY: u64 = 64 * MIB;
 const D0: DeviceId = DeviceId(0);
 
+/// Two devices, watched for races.
+fn sim() -> Sim {
+    Sim::builder()
+        .devices(2)
+        .capacity(CAPACITY)
+        .completion(Completion::Lag(3))
+        .oracle(true)
+        .build()
+        .unwrap()
+}
+
 /// A pool over two devices, with a stream.
 struct Rig {
     sim: Sim,
@@ -30,13 +41,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let sim = Sim::builder()
-            .devices(2)
-            .capacity(CAPACITY)
-            .completion(Completion::Lag(3))
-            .oracle(true)
-            .build()
-            .unwrap();
+        let sim = sim();
         let pool = Pool::new(SimDriver::new(sim.clone())).unwrap();
         let stream = pool.stream(D0).unwrap();
         Self { sim, pool, stream }
