@@ -169,7 +169,7 @@ impl Driver for ModelDriver {
 
     fn device(&self, _: DeviceId) -> DriverResult<DeviceInfo> {
         let (memory_bytes, granularity) = (2 * Self::PAGE, Self::PAGE);
-        Ok(DeviceInfo { name: "model".to_owned(), memory_bytes, granularity })
+        Ok(DeviceInfo { name: "model".to_owned(), memory_bytes, granularity, virtual_memory: true })
     }
 
     fn create_stream(&self, _: DeviceId) -> DriverResult<StreamHandle> {
@@ -272,6 +272,22 @@ impl Driver for ModelDriver {
                 }
             }
         });
+        Ok(())
+    }
+
+    fn allocate(&self, _: DeviceId, _: u64) -> DriverResult<u64> {
+        unreachable!("the device has virtual memory")
+    }
+
+    fn free(&self, _: DeviceId, _: u64) -> DriverResult<()> {
+        unreachable!("the device has virtual memory")
+    }
+
+    fn enable_peer(&self, _: DeviceId, _: DeviceId) -> DriverResult<()> {
+        Ok(())
+    }
+
+    fn capturing(&self, _: DeviceId, _: bool) -> DriverResult<()> {
         Ok(())
     }
 }

@@ -54,6 +54,8 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// Smallest size and alignment of a mapping in bytes; a power of two.
     pub granularity: u64,
+    /// Whether memory can be taken in pages and mapped. Where not, it is taken in plain allocations.
+    pub virtual_memory: bool,
 }
 
 /// Why a driver call failed.
@@ -146,4 +148,18 @@ pub trait Driver: Send + Sync + fmt::Debug + 'static {
 
     /// Unmaps whole mappings. Does not wait for work in flight.
     fn unmap(&self, device: DeviceId, address: u64, bytes: u64) -> DriverResult<()>;
+
+    /// Takes physical memory with an address of the driver's choice, aligned to 512 bytes at least.
+    fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<u64>;
+
+    /// Gives back what [`Driver::allocate`] gave. May wait for all work of the device.
+    fn free(&self, device: DeviceId, address: u64) -> DriverResult<()>;
+
+    /// Lets `to` touch plain allocations of `device`, those to come included. No error where it may
+    /// already.
+    fn enable_peer(&self, device: DeviceId, to: DeviceId) -> DriverResult<()>;
+
+    /// One more stream capture is under way on `device`, or one fewer. While there are any, what the
+    /// pool calls must not disturb them.
+    fn capturing(&self, device: DeviceId, on: bool) -> DriverResult<()>;
 }

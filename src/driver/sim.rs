@@ -11,12 +11,18 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct SimDriver {
     sim: Sim,
+    virtual_memory: bool,
 }
 
 impl SimDriver {
     /// A driver over simulated devices.
     pub fn new(sim: Sim) -> Self {
-        Self { sim }
+        Self { sim, virtual_memory: true }
+    }
+
+    /// The same, of devices without virtual memory management.
+    pub fn without_virtual_memory(sim: Sim) -> Self {
+        Self { sim, virtual_memory: false }
     }
 
     /// The simulated devices.
@@ -55,6 +61,7 @@ impl Driver for SimDriver {
             name: format!("simulated GPU {}", device.0),
             memory_bytes,
             granularity: self.sim.granularity(),
+            virtual_memory: self.virtual_memory,
         })
     }
 
@@ -128,5 +135,21 @@ impl Driver for SimDriver {
 
     fn unmap(&self, _: DeviceId, address: u64, bytes: u64) -> DriverResult<()> {
         self.sim.unmap(address, bytes).map_err(failed)
+    }
+
+    fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<u64> {
+        self.sim.malloc(device.0, bytes).map_err(failed)
+    }
+
+    fn free(&self, _: DeviceId, address: u64) -> DriverResult<()> {
+        self.sim.free(address).map_err(failed)
+    }
+
+    fn enable_peer(&self, device: DeviceId, to: DeviceId) -> DriverResult<()> {
+        self.sim.peer_access(to.0, device.0).map_err(failed)
+    }
+
+    fn capturing(&self, _: DeviceId, _: bool) -> DriverResult<()> {
+        Ok(())
     }
 }

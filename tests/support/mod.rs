@@ -172,6 +172,10 @@ watched! {
     fn map(device: DeviceId, address: u64, bytes: u64, page: PageHandle) -> ();
     fn set_access(device: DeviceId, address: u64, bytes: u64, to: &[DeviceId]) -> ();
     fn unmap(device: DeviceId, address: u64, bytes: u64) -> ();
+    fn allocate(device: DeviceId, bytes: u64) -> u64;
+    fn free(device: DeviceId, address: u64) -> ();
+    fn enable_peer(device: DeviceId, to: DeviceId) -> ();
+    fn capturing(device: DeviceId, on: bool) -> ();
 }
 
 /// Whether the long runs were asked for.

@@ -176,4 +176,20 @@ impl Driver for CountingDriver {
     fn unmap(&self, device: DeviceId, address: u64, bytes: u64) -> DriverResult<()> {
         self.sim.unmap(device, address, bytes)
     }
+
+    fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<u64> {
+        self.sim.allocate(device, bytes)
+    }
+
+    fn free(&self, device: DeviceId, address: u64) -> DriverResult<()> {
+        self.sim.free(device, address)
+    }
+
+    fn enable_peer(&self, device: DeviceId, to: DeviceId) -> DriverResult<()> {
+        self.sim.enable_peer(device, to)
+    }
+
+    fn capturing(&self, device: DeviceId, on: bool) -> DriverResult<()> {
+        self.sim.capturing(device, on)
+    }
 }
