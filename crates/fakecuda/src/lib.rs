@@ -1,0 +1,1 @@
+//! The CUDA driver's functions over simulated GPUs.
