@@ -3,6 +3,8 @@
 use crate::block::{Descriptor, Hint, State, StreamId};
 use crate::core::{Core, Device, Grant};
 use crate::driver::DeviceId;
+#[cfg(feature = "cuda")]
+use crate::driver::StreamHandle;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 use std::fmt;
@@ -85,6 +87,19 @@ impl<T: Copy + 'static> Buffer<T> {
         self.block().stream()
     }
 
+    /// Where the address is kept.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn address_ref(&self) -> &u64 {
+        &self.address
+    }
+
+    /// The handle of the stream that it was allocated on; of a graph's buffer, that of the stream that
+    /// stands for the graph.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn stream_handle(&self) -> StreamHandle {
+        self.core().fences.stream(self.stream()).handle()
+    }
+
     fn core(&self) -> &Core {
         // SAFETY: a core lives while one of its blocks is live, and stays for good once a buffer's
         // was freed by its address.
@@ -108,7 +123,7 @@ impl<T: Copy + 'static> Buffer<T> {
     /// the memory was freed by its address; [`Error::Forked`].
     pub fn record_use(&self, stream: &Stream) -> Result<()> {
         self.own(stream)?;
-        self.core().record_use(self.block(), stream.id());
+        self.core().record_use(self.block(), stream.served_as());
         Ok(())
     }
 
@@ -120,7 +135,7 @@ impl<T: Copy + 'static> Buffer<T> {
     /// the memory was freed by its address; [`Error::Forked`].
     pub fn last_use(&self, stream: &Stream) -> Result<()> {
         self.own(stream)?;
-        self.core().last_use(self.block(), stream.id());
+        self.core().last_use(self.block(), stream.served_as());
         Ok(())
     }
 
@@ -164,6 +179,19 @@ impl<T: Copy + 'static> Buffer<T> {
         let buffer = ManuallyDrop::new(self);
         buffer.block().make_raw(buffer.hint);
         buffer.address
+    }
+
+    /// Undoes [`Buffer::into_address`]: the live block at an address, which nothing but the address leads
+    /// to, as a buffer of `len` elements.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn from_address(core: &Core, address: u64, len: usize) -> Result<Self> {
+        core.check_process()?;
+        let (device, grant, _) = core.live_at(address)?;
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        if bytes > grant.block.size() || !grant.block.unmake_raw(grant.hint) {
+            return Err(Error::UnknownAddress { address });
+        }
+        Ok(Self::new(core, device, grant, len))
     }
 
     /// Whether the block is still this buffer's: it may have been freed by its address.

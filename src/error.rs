@@ -66,6 +66,12 @@ pub enum Error {
         /// The stream's number in its own pool.
         stream: StreamId,
     },
+    /// The stream captures: what it is given becomes part of a graph, and the pool leaves it alone.
+    #[error("{stream} captures a graph: order it by events of your own until the capture is over")]
+    Capturing {
+        /// The stream's number.
+        stream: StreamId,
+    },
     /// `try_alloc` found nothing cached, and another thread is in the device's arena.
     #[error("{device}: nothing cached fits, and the arena is busy")]
     Busy {

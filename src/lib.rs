@@ -44,6 +44,7 @@ mod epoch;
 mod error;
 mod fence;
 mod fork;
+mod graph;
 mod heap;
 #[cfg(loom)]
 #[doc(hidden)]
@@ -64,6 +65,7 @@ pub use buffer::Buffer;
 pub use config::{Headroom, Reuse};
 pub use driver::DeviceId;
 pub use error::{Error, OutOfMemory, Result, StreamBytes};
+pub use graph::{Capture, GraphMemory};
 #[doc(hidden)]
 pub use level::Level;
 pub use pin::Pin;

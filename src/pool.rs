@@ -4,7 +4,7 @@ use crate::config::{Headroom, Rescue, Reuse, Settings, Watermarks};
 use crate::core::{Core, Device, Enter, Handle};
 use crate::driver::{Caught, DeviceId, Driver, StreamHandle};
 use crate::error::{Error, OutOfMemory, Result};
-use crate::fence::Fences;
+use crate::fence::{Fences, Owner};
 use crate::fork;
 use crate::heap::{Arena, Blocks, Gauge, Layout};
 use crate::level::Level;
@@ -274,22 +274,39 @@ impl Pool {
         self.0.check_process()?;
         let home = self.0.device(device)?;
         let handle = self.0.driver.create_stream(device)?;
-        Stream::register(self.0.clone(), home, handle, true).inspect_err(|_| {
+        Stream::register(self.0.clone(), home, handle, Owner::Pool).inspect_err(|_| {
             let _ = self.0.driver.destroy_stream(device, handle);
         })
     }
 
     /// Registers a stream of the caller's, which must stay valid until the last clone of the
     /// returned [`Stream`] is dropped. No work that touches the pool's memory may be submitted to it
-    /// after that. The pool takes your word for the device: of a stream that belongs to another, the
-    /// driver will refuse to record events, so waits fail, and memory that was used on it serves it
-    /// alone and does not go back to the driver.
+    /// after that. Where the driver cannot tell, the pool takes your word for the device: of a stream
+    /// that belongs to another, the driver will refuse to record events, so waits fail, and memory that
+    /// was used on it serves it alone and does not go back to the driver.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`], [`Error::TooManyStreams`] or [`Error::Forked`].
+    /// [`Error::NoSuchDevice`], [`Error::TooManyStreams`], [`Error::Forked`], or the driver's own where
+    /// it can tell that the stream is not one of the device, or where it is the default stream of
+    /// whichever thread uses it.
     pub fn register_stream(&self, device: DeviceId, handle: StreamHandle) -> Result<Stream> {
+        self.register_as(device, handle, Owner::Caller)
+    }
+
+    pub(crate) fn register_as(
+        &self,
+        device: DeviceId,
+        handle: StreamHandle,
+        owner: Owner,
+    ) -> Result<Stream> {
         self.0.check_process()?;
-        Stream::register(self.0.clone(), self.0.device(device)?, handle, false)
+        let home = self.0.device(device)?;
+        self.0.driver.check_stream(device, handle)?;
+        Stream::register(self.0.clone(), home, handle, owner)
+    }
+
+    pub(crate) fn core(&self) -> &Handle {
+        &self.0
     }
 
     /// Allocates at least `bytes` on `stream` and returns the device address. Work submitted to
@@ -300,7 +317,7 @@ impl Pool {
     #[inline]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<u64> {
         self.own(stream)?;
-        let grant = self.0.allocate(stream.home(), stream.id(), bytes, Enter::Wait)?;
+        let grant = self.0.allocate(stream.home(), stream.served_as(), bytes, Enter::Wait)?;
         grant.block.set_raw();
         Ok(grant.block.address())
     }
@@ -330,7 +347,7 @@ impl Pool {
         self.0.check_process()?;
         self.own(stream)?;
         let (_, grant, _) = self.0.live_at(address)?;
-        self.0.record_use(grant.block, stream.id());
+        self.0.record_use(grant.block, stream.served_as());
         Ok(())
     }
 
@@ -343,7 +360,7 @@ impl Pool {
         self.0.check_process()?;
         self.own(stream)?;
         let (_, grant, _) = self.0.live_at(address)?;
-        self.0.last_use(grant.block, stream.id());
+        self.0.last_use(grant.block, stream.served_as());
         Ok(())
     }
 
@@ -373,8 +390,8 @@ impl Pool {
     }
 
     /// Gives idle memory of one device back to the driver until at most `target` bytes are reserved,
-    /// as far as whole pages are idle and the work that used them is over. Returns the bytes still
-    /// reserved.
+    /// as far as whole pages are idle and the work that used them is over. Gives nothing back while a
+    /// stream of the device captures. Returns the bytes still reserved.
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`], [`Error::Forked`], or a driver error: what was not given back stays

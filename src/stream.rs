@@ -5,7 +5,9 @@ use crate::buffer::Buffer;
 use crate::core::{Core, Device, Enter, Handle};
 use crate::driver::{DeviceId, StreamHandle};
 use crate::error::{Error, Result};
-use crate::sync::Arc;
+use crate::fence::Owner;
+use crate::sync::{Arc, AtomicU32, Ordering};
+use std::any::Any;
 use std::fmt;
 
 /// An ordering domain of one device, registered with the pool.
@@ -21,13 +23,19 @@ struct Inner {
     device: Arc<Device>,
     id: StreamId,
     handle: StreamHandle,
+    /// The stream whose memory serves: another one while this one captures.
+    served_as: AtomicU32,
+    /// What keeps a handle of the caller's alive.
+    kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.core.is_forked() {
-            self.core.close_stream(self.id);
+        if self.core.is_forked() {
+            // Its end would call the driver.
+            return std::mem::forget(self.kept.take());
         }
+        self.core.close_stream(self.id);
     }
 }
 
@@ -36,13 +44,40 @@ impl Stream {
         core: Handle,
         device: &Arc<Device>,
         handle: StreamHandle,
-        owned: bool,
+        owner: Owner,
     ) -> Result<Self> {
         let full = Error::TooManyStreams { device: device.id };
-        let Some(id) = core.fences.register(device.id, handle, owned) else { return Err(full) };
+        let kept = match &owner {
+            Owner::Kept(object) => Some(Arc::clone(object)),
+            Owner::Pool | Owner::Caller => None,
+        };
+        let Some(id) = core.fences.register(device.id, handle, owner) else { return Err(full) };
         // The record exists for every id that is given out.
         core.open_stream(id);
-        Ok(Self(Arc::new(Inner { core, device: Arc::clone(device), id, handle })))
+        let served_as = AtomicU32::new(u32::from(id.get()));
+        let device = Arc::clone(device);
+        Ok(Self(Arc::new(Inner { core, device, id, handle, served_as, kept })))
+    }
+
+    /// The stream whose memory serves this one.
+    #[inline]
+    pub(crate) fn served_as(&self) -> StreamId {
+        // Relaxed: what a stream captures is submitted, and allocated, in an order of the caller's.
+        StreamId(self.0.served_as.load(Ordering::Relaxed) as u16)
+    }
+
+    pub(crate) fn serve_as(&self, domain: StreamId) {
+        self.0.served_as.store(u32::from(domain.get()), Ordering::Relaxed);
+    }
+
+    pub(crate) fn core(&self) -> &Handle {
+        &self.0.core
+    }
+
+    /// The object of the caller's that keeps the handle alive.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn kept(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
+        self.0.kept.as_ref()
     }
 
     /// The stream's number in its pool.
@@ -102,7 +137,7 @@ impl Stream {
         // A product beyond u64 is beyond the largest request as well.
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         let device = self.home();
-        let grant = self.0.core.allocate(device, self.0.id, bytes, enter)?;
+        let grant = self.0.core.allocate(device, self.served_as(), bytes, enter)?;
         Ok(Buffer::new(&self.0.core, device, grant, len))
     }
 
@@ -110,11 +145,16 @@ impl Stream {
     /// given so far. The pool remembers it: memory that `other` freed before needs no second wait.
     ///
     /// # Errors
-    /// [`Error::ForeignStream`], [`Error::Forked`], or a driver error.
+    /// [`Error::ForeignStream`], [`Error::Capturing`], [`Error::Forked`], or a driver error.
     pub fn wait(&self, other: &Stream) -> Result<()> {
         self.0.core.check_process()?;
         if !other.is_of(&self.0.core) {
             return Err(Error::ForeignStream { stream: other.id() });
+        }
+        for stream in [self, other] {
+            if self.0.core.fences.stream(stream.id()).is_barred() {
+                return Err(Error::Capturing { stream: stream.id() });
+            }
         }
         Ok(self.0.core.fences.wait_for_all(self.0.id, other.0.id)?)
     }

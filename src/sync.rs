@@ -10,13 +10,17 @@ pub(crate) use std::{
         Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
     },
+    thread::yield_now,
     thread_local,
 };
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+pub(crate) use loom::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
+    },
+    thread::yield_now,
 };
 
 #[cfg(shuttle)]
@@ -25,6 +29,7 @@ pub(crate) use shuttle::{
         Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence},
     },
+    thread::yield_now,
     thread_local,
 };
 

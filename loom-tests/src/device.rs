@@ -7,7 +7,7 @@ use millpond::StreamId;
 use millpond::driver::{DeviceId, Driver, StreamHandle};
 use millpond::internals::{
     Arena, Blocks, Core, Denied, Device, Enter, Fence, Fences, Gauge, Grant, Handle, Hint, Layout,
-    Request, Settings, Shards,
+    Owner, Request, Settings, Shards,
 };
 use millpond::{Error, Headroom, Reuse};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Streams {
     /// A new stream, whose handle the pool destroys.
     pub fn open(&self) -> Stream {
         let handle = self.driver.create_stream(DeviceId(0)).expect("a stream");
-        let id = self.fences.register(DeviceId(0), handle, true).expect("an id");
+        let id = self.fences.register(DeviceId(0), handle, Owner::Pool).expect("an id");
         Stream { id, handle }
     }
 

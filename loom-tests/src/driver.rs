@@ -27,6 +27,7 @@ struct Queue {
     /// Operations done.
     done: usize,
     destroyed: bool,
+    captures: bool,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +48,7 @@ impl State {
     fn stream(&mut self, handle: StreamHandle) -> &mut Queue {
         let queue = &mut self.streams[handle.0 as usize];
         assert!(!queue.destroyed, "a submission to a destroyed stream");
+        assert!(!queue.captures, "a submission to a stream that captures");
         queue
     }
 
@@ -80,6 +82,11 @@ impl ModelDriver {
     /// Gives `stream` work, known by a number of its own.
     pub fn work(&self, stream: StreamHandle, work: u32) {
         self.with(|state| state.stream(stream).ops.push(Op::Work(work)));
+    }
+
+    /// The stream begins to capture, or ends it: nothing may be submitted to it meanwhile.
+    pub fn capture(&self, stream: StreamHandle, on: bool) {
+        self.with(|state| state.streams[stream.0 as usize].captures = on);
     }
 
     /// From now on the device does at once whatever it is given to record.
@@ -170,6 +177,14 @@ impl Driver for ModelDriver {
     fn device(&self, _: DeviceId) -> DriverResult<DeviceInfo> {
         let (memory_bytes, granularity) = (2 * Self::PAGE, Self::PAGE);
         Ok(DeviceInfo { name: "model".to_owned(), memory_bytes, granularity, virtual_memory: true })
+    }
+
+    fn device_of_context(&self, _: u64) -> Option<DeviceId> {
+        None
+    }
+
+    fn check_stream(&self, _: DeviceId, _: StreamHandle) -> DriverResult<()> {
+        Ok(())
     }
 
     fn create_stream(&self, _: DeviceId) -> DriverResult<StreamHandle> {

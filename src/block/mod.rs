@@ -110,6 +110,22 @@ impl Descriptor {
         }
     }
 
+    /// Undoes `make_raw`. False where the block is no longer the hint's, or not held by its address alone:
+    /// of several that try, one succeeds.
+    #[cfg(feature = "cuda")]
+    pub fn unmake_raw(&self, hint: Hint) -> bool {
+        let owned = self.move_state(hint, State::Live, State::Claimed);
+        let raw = owned && self.is_raw();
+        if raw {
+            let requested = self.requested.load(Ordering::Relaxed);
+            self.requested.store(requested & !RAW, Ordering::Relaxed);
+        }
+        if owned {
+            self.move_state(hint, State::Claimed, State::Live);
+        }
+        raw
+    }
+
     fn move_state(&self, hint: Hint, from: State, to: State) -> bool {
         let mut word = self.word();
         while word.matches(hint) && word.state() == from {

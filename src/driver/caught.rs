@@ -48,6 +48,10 @@ macro_rules! caught {
                 self.0.device_count()
             }
 
+            fn device_of_context(&self, context: u64) -> Option<DeviceId> {
+                self.0.device_of_context(context)
+            }
+
             $(fn $name(&self, device: DeviceId $(, $arg: $type)*) -> DriverResult<$out> {
                 caught(stringify!($name), || self.0.$name(device $(, $arg)*))
             })*
@@ -57,6 +61,7 @@ macro_rules! caught {
 
 caught! {
     fn device(device: DeviceId) -> DeviceInfo;
+    fn check_stream(device: DeviceId, stream: StreamHandle) -> ();
     fn create_stream(device: DeviceId) -> StreamHandle;
     fn destroy_stream(device: DeviceId, stream: StreamHandle) -> ();
     fn create_event(device: DeviceId) -> EventHandle;

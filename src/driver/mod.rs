@@ -17,6 +17,8 @@ use std::fmt;
 use std::time::Duration;
 
 mod caught;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 #[cfg(feature = "sim")]
 pub mod sim;
 
@@ -85,6 +87,14 @@ pub trait Driver: Send + Sync + fmt::Debug + 'static {
 
     /// Facts about one device.
     fn device(&self, device: DeviceId) -> DriverResult<DeviceInfo>;
+
+    /// The device that a context of the backend's belongs to, by the context's raw handle; `None` where
+    /// the backend has no contexts, or not this one.
+    fn device_of_context(&self, context: u64) -> Option<DeviceId>;
+
+    /// Refuses a stream of the caller's that is not one of `device`, or that cannot be used from every
+    /// thread, as far as the backend can tell.
+    fn check_stream(&self, device: DeviceId, stream: StreamHandle) -> DriverResult<()>;
 
     /// Creates a stream on `device`.
     fn create_stream(&self, device: DeviceId) -> DriverResult<StreamHandle>;

@@ -65,6 +65,14 @@ impl Driver for SimDriver {
         })
     }
 
+    fn device_of_context(&self, _: u64) -> Option<DeviceId> {
+        None
+    }
+
+    fn check_stream(&self, _: DeviceId, _: StreamHandle) -> DriverResult<()> {
+        Ok(())
+    }
+
     fn create_stream(&self, device: DeviceId) -> DriverResult<StreamHandle> {
         self.sim.stream_create(device.0).map(|stream| StreamHandle(stream.0)).map_err(failed)
     }

@@ -36,6 +36,7 @@
 //! The protocol, its orderings and its mutants are model-checked in `loom-tests`.
 
 mod asked;
+mod capture;
 mod check;
 mod event;
 mod registry;
@@ -43,11 +44,12 @@ mod stream;
 
 use crate::block::{Fence, StreamId};
 use crate::driver::{Caught, DeviceId, Driver, DriverError, DriverResult, EventHandle};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 use crate::table::Table;
 pub(crate) use asked::{Asked, Earliest};
 pub use event::Events;
 use event::KNOWN;
+pub use registry::Owner;
 use registry::Registry;
 use std::time::Duration;
 pub(crate) use stream::StreamFence;
@@ -65,7 +67,7 @@ enum Sealed {
     NoSlot,
     /// The device's events are used up.
     NoEvent,
-    /// The stream's handle may be gone.
+    /// The stream's handle may be gone, or captures.
     Retired,
 }
 
@@ -79,6 +81,8 @@ pub struct Fences {
     poisonings: AtomicU64,
     /// Stream waits that the pool inserted to reuse memory.
     waits: AtomicU64,
+    /// Captures under way, by device.
+    captures: Box<[AtomicU32]>,
     seen: Mutex<check::Seen>,
 }
 
@@ -91,6 +95,7 @@ impl Fences {
             registry: Registry::new(),
             poisonings: AtomicU64::new(0),
             waits: AtomicU64::new(0),
+            captures: (0..devices).map(|_| AtomicU32::new(0)).collect(),
             seen: Mutex::default(),
             driver: Caught(driver),
         }
@@ -160,14 +165,9 @@ impl Fences {
         with: impl FnOnce(EventHandle, u64) -> DriverResult<()>,
     ) -> DriverResult<Sealed> {
         let stream = self.stream(id);
-        if !stream.enter() {
-            return Ok(Sealed::Retired);
-        }
-        let sealed = self.record_seal(stream, &stream.slots[..], with);
-        if stream.leave() {
-            self.end(id);
-        }
-        sealed
+        let sealed =
+            self.submitting(id, |fences| fences.record_seal(stream, &stream.slots[..], with));
+        sealed.unwrap_or(Ok(Sealed::Retired))
     }
 
     /// The seal itself; the caller keeps the handle alive.
@@ -284,7 +284,7 @@ impl Fences {
         seal: Seal,
         ask: impl FnOnce(&dyn Driver, DeviceId, EventHandle) -> DriverResult<bool>,
     ) -> DriverResult<bool> {
-        if stream.poisoned.load(Ordering::Relaxed) {
+        if stream.poisoned.load(Ordering::Relaxed) || stream.is_barred() {
             return Ok(false);
         }
         let events = self.events(stream);
@@ -325,6 +325,25 @@ impl Fences {
     /// Makes stream `to` run after `fence`, sealing its stream if need be. True when it does;
     /// false when no event could be had for it now.
     pub fn wait(&self, to: StreamId, fence: Fence) -> DriverResult<bool> {
+        self.submitting(to, |fences| fences.wait_alone(to, fence)).unwrap_or(Ok(false))
+    }
+
+    /// Submits to `to`, whose handle stays alive and captures nothing meanwhile; `None` where it may be
+    /// gone, or captures.
+    fn submitting<T>(&self, to: StreamId, submit: impl FnOnce(&Self) -> T) -> Option<T> {
+        let stream = self.stream(to);
+        if !stream.enter() {
+            return None;
+        }
+        let done = submit(self);
+        if stream.leave() {
+            self.end(to);
+        }
+        Some(done)
+    }
+
+    /// As `wait`; the caller keeps the handle of `to` alive.
+    fn wait_alone(&self, to: StreamId, fence: Fence) -> DriverResult<bool> {
         let fence = self.effective(fence);
         if self.ordered(to, fence) {
             return Ok(true);
@@ -383,15 +402,13 @@ impl Fences {
         if to == from {
             return Ok(());
         }
-        match self.wait_for_new_seal(to, from)? {
-            Sealed::Published | Sealed::NoSlot => Ok(()),
-            Sealed::NoEvent | Sealed::Retired => Err(DriverError {
-                call: "event pool",
-                code: 0,
-                message: format!("no event to be had for {from} of {}", self.device(from)),
-                out_of_memory: false,
-            }),
-        }
+        let sealed = self.submitting(to, |fences| fences.wait_for_new_seal(to, from));
+        let message = match sealed.unwrap_or(Ok(Sealed::Retired))? {
+            Sealed::Published | Sealed::NoSlot => return Ok(()),
+            Sealed::NoEvent => format!("no event to be had for {from} of {}", self.device(from)),
+            Sealed::Retired => format!("{from} or {to} has begun to capture, or to end"),
+        };
+        Err(DriverError { call: "Stream::wait", code: 0, message, out_of_memory: false })
     }
 
     fn wait_for_new_seal(&self, to: StreamId, from: StreamId) -> DriverResult<Sealed> {

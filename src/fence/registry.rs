@@ -8,7 +8,18 @@ use super::stream::Seal;
 use super::{Fences, Sealed};
 use crate::block::{Fence, StreamId};
 use crate::driver::{DeviceId, Driver, StreamHandle};
-use crate::sync::{Mutex, Ordering, lock};
+use crate::sync::{Arc, Mutex, Ordering, lock};
+use std::any::Any;
+
+/// Who sees to a stream's handle once it has ended.
+pub enum Owner {
+    /// The pool, which made it, and destroys it.
+    Pool,
+    /// The caller, who keeps it valid until the pool has let go of the stream, and no longer.
+    Caller,
+    /// An object of the caller's, which the pool drops.
+    Kept(Arc<dyn Any + Send + Sync>),
+}
 
 pub(super) struct Registry(Mutex<Ids>);
 
@@ -21,6 +32,8 @@ struct Ids {
     /// Streams whose last seal the driver refused. Their handles are kept, to try again: without
     /// that seal nobody could tell when their work is done.
     unfinished: Vec<StreamId>,
+    /// What keeps handles of the caller's alive.
+    kept: Vec<(StreamId, Arc<dyn Any + Send + Sync>)>,
 }
 
 impl Registry {
@@ -40,7 +53,7 @@ impl Fences {
         &self,
         device: DeviceId,
         handle: StreamHandle,
-        owned: bool,
+        owner: Owner,
     ) -> Option<StreamId> {
         self.finish_streams();
         let mut ids = lock(&self.registry.0);
@@ -57,7 +70,12 @@ impl Fences {
                 next
             }
         };
-        self.stream(id).bind(device, handle, owned);
+        let stays = !matches!(owner, Owner::Caller);
+        let owned = matches!(owner, Owner::Pool);
+        self.stream(id).bind(device, handle, owned, stays);
+        if let Owner::Kept(object) = owner {
+            ids.kept.push((id, object));
+        }
         Some(id)
     }
 
@@ -80,14 +98,16 @@ impl Fences {
             self.settle(stream, &stream.last, before);
         }
         let last = std::slice::from_ref(&stream.last);
+        let ready = !stream.is_graph() || self.follow_all(id);
         // Twice, for a driver that fails once.
-        let sealed = (0..2).any(|_| {
-            matches!(self.record_seal(stream, last, |_, _| Ok(())), Ok(Sealed::Published))
-        });
+        let sealed = ready
+            && (0..2).any(|_| {
+                matches!(self.record_seal(stream, last, |_, _| Ok(())), Ok(Sealed::Published))
+            });
         if !sealed {
-            // The handle of a caller's stream is gone after this: then its memory stays away from
-            // others for good.
-            if stream.is_owned() {
+            // The handle of a stream that only its caller keeps is gone after this: then its memory stays
+            // away from others for good.
+            if stream.handle_stays() {
                 lock(&self.registry.0).unfinished.push(id);
             }
             return;
@@ -105,6 +125,12 @@ impl Fences {
             // Refused only by a driver that is going away; the handle goes with it.
             let _ = self.driver.destroy_stream(stream.device(), stream.handle());
         }
+        let mut ids = lock(&self.registry.0);
+        let kept = ids.kept.iter().position(|&(of, _)| of == id);
+        let kept = kept.map(|at| ids.kept.swap_remove(at));
+        drop(ids);
+        // It may call the driver.
+        drop(kept);
     }
 
     /// Tries again to end the streams whose last seal the driver refused.

@@ -35,6 +35,9 @@ impl Seal {
 
 /// The stream's owner has let go of it.
 const RETIRED: u64 = 1 << 63;
+/// Nothing may be recorded on the handle, nor asked about it, nor made to wait for it: the stream
+/// captures, or stands for the memory of a graph.
+const BARRED: u64 = 1 << 62;
 
 /// What the fence protocol keeps for a stream. Type-stable: an id's next stream goes on with it.
 pub(crate) struct StreamFence {
@@ -45,11 +48,15 @@ pub(crate) struct StreamFence {
     pub completed: AtomicU64,
     /// The stream ended and its last seal was made: nothing later can exist.
     pub ended: AtomicBool,
-    /// Threads that are recording on the handle right now, and [`RETIRED`]: the handle is
-    /// destroyed by whoever finds the flag set and nobody left.
+    /// Threads that are submitting to the handle right now, [`RETIRED`] and [`BARRED`]: the handle is
+    /// destroyed by whoever finds the first flag set and nobody left.
     users: AtomicU64,
     /// Whether the pool made the handle, and so destroys it.
     owned: AtomicBool,
+    /// Whether the handle stays valid until the pool has ended the stream.
+    stays: AtomicBool,
+    /// Whether it stands for the memory of a graph, and has no work of its own.
+    graph: AtomicBool,
     /// A query answered neither done nor not-ready: nothing is ever taken as completed again.
     pub poisoned: AtomicBool,
     device: AtomicU64,
@@ -70,6 +77,8 @@ impl Default for StreamFence {
             ended: AtomicBool::new(true),
             users: AtomicU64::new(RETIRED),
             owned: AtomicBool::new(false),
+            stays: AtomicBool::new(false),
+            graph: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
             device: AtomicU64::new(0),
             handle: AtomicU64::new(0),
@@ -107,22 +116,30 @@ impl StreamFence {
         self.owned.load(Ordering::Relaxed)
     }
 
+    /// Whether the handle is valid until the stream's end, however long that takes.
+    pub fn handle_stays(&self) -> bool {
+        self.stays.load(Ordering::Relaxed)
+    }
+
     /// Gives the id to a stream. The caller holds the registration lock and the id is out of
     /// quarantine, so nobody reads these fields.
-    pub fn bind(&self, device: DeviceId, handle: StreamHandle, owned: bool) {
+    pub fn bind(&self, device: DeviceId, handle: StreamHandle, owned: bool, stays: bool) {
         self.device.store(u64::from(device.0), Ordering::Relaxed);
         self.handle.store(handle.0, Ordering::Relaxed);
         self.owned.store(owned, Ordering::Relaxed);
+        self.stays.store(stays, Ordering::Relaxed);
+        self.graph.store(false, Ordering::Relaxed);
         self.poisoned.store(false, Ordering::Relaxed);
         self.ended.store(false, Ordering::Release);
         // Release pairs with the acquire of `enter`: whoever may use the handle sees it.
         self.users.store(0, Ordering::Release);
     }
 
-    /// Keeps the handle alive until [`StreamFence::leave`]. False when the stream is retired.
+    /// Keeps the handle alive, and free to be submitted to, until [`StreamFence::leave`]. False when the
+    /// stream is retired or barred.
     pub fn enter(&self) -> bool {
         let mut users = self.users.load(Ordering::Acquire);
-        while users & RETIRED == 0 {
+        while users & (RETIRED | BARRED) == 0 {
             let more = users + 1;
             match self.users.compare_exchange(users, more, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
@@ -136,13 +153,44 @@ impl StreamFence {
     #[must_use]
     pub fn leave(&self) -> bool {
         // AcqRel: the ender's destruction of the handle comes after everybody's use of it.
-        self.users.fetch_sub(1, Ordering::AcqRel) == RETIRED + 1
+        self.users.fetch_sub(1, Ordering::AcqRel) & !BARRED == RETIRED + 1
     }
 
     /// No new users from now on. True when the caller must end the stream: nobody uses it.
     #[must_use]
     pub fn retire(&self) -> bool {
-        self.users.fetch_or(RETIRED, Ordering::AcqRel) == 0
+        self.users.fetch_or(RETIRED, Ordering::AcqRel) & !BARRED == 0
+    }
+
+    pub fn is_graph(&self) -> bool {
+        self.graph.load(Ordering::Relaxed)
+    }
+
+    pub fn set_graph(&self, on: bool) {
+        self.graph.store(on, Ordering::Relaxed);
+    }
+
+    /// Nobody submits to the handle from now on. False where it was so already. Who is about to submit
+    /// may still do it, until [`StreamFence::is_quiet`].
+    #[must_use]
+    pub fn bar(&self) -> bool {
+        self.users.fetch_or(BARRED, Ordering::AcqRel) & BARRED == 0
+    }
+
+    /// The handle may be submitted to again.
+    pub fn unbar(&self) {
+        // Release pairs with the acquire of `enter`: what is submitted next comes after the capture.
+        self.users.fetch_and(!BARRED, Ordering::AcqRel);
+    }
+
+    pub fn is_barred(&self) -> bool {
+        self.users.load(Ordering::Acquire) & BARRED != 0
+    }
+
+    /// Whether no thread is submitting to the handle.
+    pub fn is_quiet(&self) -> bool {
+        // Acquire pairs with the release of `leave`: their submissions came before.
+        self.users.load(Ordering::Acquire) & !(RETIRED | BARRED) == 0
     }
 
     /// The places where a pending seal may be.

@@ -52,7 +52,9 @@ impl Arena {
             if !self.wait_for_oldest(deadline) {
                 // What was taken in vain is not kept from others; what the driver does not take
                 // back stays spare.
-                let _ = self.pages.release_spare(u64::MAX);
+                if !self.fences.is_capturing(self.pages.device()) {
+                    let _ = self.pages.release_spare(u64::MAX);
+                }
                 return Err(self.out_of_memory(request, cached));
             }
             self.pages.gauge().count(Rung::HostWait);
@@ -184,6 +186,10 @@ impl Arena {
     /// whole pages are idle and their work is over. Does not wait.
     pub fn trim(&mut self, target: u64) -> DriverResult<()> {
         self.fences.finish_streams();
+        if self.fences.is_capturing(self.pages.device()) {
+            // Memory goes back when no capture can be disturbed by it.
+            return Ok(());
+        }
         self.requester = None;
         self.read_notes();
         self.merge_everywhere();

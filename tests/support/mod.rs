@@ -145,6 +145,10 @@ macro_rules! watched {
                 self.inner.device_count()
             }
 
+            fn device_of_context(&self, context: u64) -> Option<DeviceId> {
+                self.inner.device_of_context(context)
+            }
+
             $(fn $name(&self, device: DeviceId $(, $arg: $type)*) -> DriverResult<$out> {
                 let number = self.total.fetch_add(1, Ordering::Relaxed) + 1;
                 self.panic_if_due(stringify!($name), device, number);
@@ -157,6 +161,7 @@ macro_rules! watched {
 
 watched! {
     fn device(device: DeviceId) -> DeviceInfo;
+    fn check_stream(device: DeviceId, stream: StreamHandle) -> ();
     fn create_stream(device: DeviceId) -> StreamHandle;
     fn destroy_stream(device: DeviceId, stream: StreamHandle) -> ();
     fn create_event(device: DeviceId) -> EventHandle;

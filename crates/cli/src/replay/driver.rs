@@ -91,6 +91,14 @@ impl Driver for CountingDriver {
         self.sim.device(device)
     }
 
+    fn device_of_context(&self, context: u64) -> Option<DeviceId> {
+        self.sim.device_of_context(context)
+    }
+
+    fn check_stream(&self, device: DeviceId, stream: StreamHandle) -> DriverResult<()> {
+        self.sim.check_stream(device, stream)
+    }
+
     fn create_stream(&self, device: DeviceId) -> DriverResult<StreamHandle> {
         self.sim.create_stream(device)
     }

@@ -1,0 +1,330 @@
+//! The pool's memory where cudarc's users need it.
+//!
+//! | wanted | given |
+//! |---|---|
+//! | a kernel's argument | `&Buffer`, `&mut Buffer`, [`Slice`] |
+//! | what takes [`DevicePtr`] or [`DevicePtrMut`]: copies, fills, cuBLAS, … | [`Buffer::on`], [`Buffer::on_mut`], [`Slice`] |
+//! | what takes `&CudaSlice`, views, sub-slices | [`Slice`] |
+//! | what takes a `CudaSlice` for good | [`Buffer::into_cuda_slice`], back by [`Pool::take_back`] |
+//!
+//! A [`Buffer`] leaves the order between streams to the caller, as everywhere in the pool, and costs
+//! nothing. A [`Slice`] has cudarc's own read and write events beside it where the context tracks
+//! them (`CudaContext::is_event_tracking`), so that its uses on several streams are ordered as those
+//! of any `CudaSlice`: two events are made for each, and its end makes its stream wait for them.
+
+use super::call::refused;
+use crate::buffer::Buffer;
+use crate::driver::StreamHandle;
+use crate::error::{Error, Result};
+use crate::fence::Owner;
+use crate::pool::Pool;
+use crate::stream::Stream;
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs,
+    PushKernelArg, SyncOnDrop,
+};
+use std::any::Any;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::Arc;
+
+impl Pool {
+    /// Registers a stream of cudarc's, which is kept alive until the pool is through with it, on the
+    /// device of its context.
+    ///
+    /// # Errors
+    /// As [`Pool::register_stream`]; a driver error where the pool was not built over the stream's
+    /// context.
+    pub fn register_cuda_stream(&self, stream: &Arc<CudaStream>) -> Result<Stream> {
+        let context = stream.context();
+        let device = self.driver().device_of_context(context.cu_ctx().addr() as u64);
+        let device = device.ok_or_else(|| {
+            let message = format!(
+                "the stream's context, of CUDA device {}, is none of those that the pool was built over",
+                context.ordinal()
+            );
+            refused("Pool::register_cuda_stream", CUresult::CUDA_ERROR_INVALID_CONTEXT, &message)
+        })?;
+        let handle = StreamHandle(stream.cu_stream().expose_provenance() as u64);
+        let object: Arc<dyn Any + Send + Sync> = Arc::<CudaStream>::clone(stream);
+        self.register_as(device, handle, Owner::Kept(object))
+    }
+
+    /// Takes back memory that [`Buffer::into_cuda_slice`] gave away. Where cudarc tracks events, the
+    /// slice's stream is made to wait for its uses on others.
+    ///
+    /// # Errors
+    /// The slice, with the reason, where its memory is not a block of this pool that was given away.
+    pub fn take_back<T: Copy + 'static>(
+        &self,
+        slice: CudaSlice<T>,
+    ) -> std::result::Result<Buffer<T>, (Error, CudaSlice<T>)> {
+        let address = {
+            let stream = Arc::clone(slice.stream());
+            // The order is the slice's own: `leak` waits for its events.
+            let (address, _) = slice.device_ptr(&stream);
+            address
+        };
+        match Buffer::from_address(self.core(), address, slice.len()) {
+            Ok(buffer) => {
+                slice.leak();
+                Ok(buffer)
+            }
+            Err(error) => Err((error, slice)),
+        }
+    }
+}
+
+impl Stream {
+    /// The stream of cudarc's that was registered.
+    pub fn cuda(&self) -> Option<Arc<CudaStream>> {
+        Arc::clone(self.kept()?).downcast().ok()
+    }
+
+    /// As [`Stream::alloc`], as a [`Slice`].
+    ///
+    /// # Errors
+    /// As [`Stream::alloc`]; a driver error where the stream was not registered by
+    /// [`Pool::register_cuda_stream`], or where cudarc gets no events.
+    pub fn alloc_slice<T: Copy + 'static>(&self, len: usize) -> Result<Slice<T>> {
+        let stream = self.cuda().ok_or_else(|| {
+            let message = format!("{} is no stream of cudarc's that was registered", self.id());
+            refused("Stream::alloc_slice", CUresult::CUDA_ERROR_INVALID_HANDLE, &message)
+        })?;
+        Slice::wrap(self.alloc(len)?, &stream).map_err(|(error, _)| error)
+    }
+}
+
+/// A [`CudaSlice`] over a buffer's memory. It does not own the memory, and must not be dropped.
+fn lend<T: Copy + 'static>(
+    buffer: &Buffer<T>,
+    stream: &Arc<CudaStream>,
+) -> Result<ManuallyDrop<CudaSlice<T>>> {
+    let lent = || {
+        // SAFETY: the buffer's memory is valid for its length. Its contents are whatever they are, as
+        // those of `CudaStream::alloc`, and only kernels and copies see them.
+        unsafe { stream.upgrade_device_ptr(buffer.address(), buffer.len()) }
+    };
+    // cudarc panics where it gets no events; nothing is half done then.
+    let lent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(lent));
+    lent.map(ManuallyDrop::new).map_err(|_| {
+        let message = "cudarc got no events for a slice";
+        refused("cuEventCreate", CUresult::CUDA_ERROR_UNKNOWN, message).into()
+    })
+}
+
+/// A [`Buffer`] as a [`CudaSlice`], which it dereferences to.
+///
+/// Dropping it makes its stream wait for its uses on others, as far as cudarc tracks them, and frees
+/// the buffer.
+pub struct Slice<T: Copy + 'static> {
+    slice: ManuallyDrop<CudaSlice<T>>,
+    buffer: ManuallyDrop<Buffer<T>>,
+}
+
+impl<T: Copy + 'static> Slice<T> {
+    /// A buffer as a slice of the cudarc stream that it was allocated on.
+    ///
+    /// # Errors
+    /// The buffer, with the reason: where cudarc gets no events, or the stream is another one.
+    pub fn new(
+        buffer: Buffer<T>,
+        stream: &Arc<CudaStream>,
+    ) -> std::result::Result<Self, (Error, Buffer<T>)> {
+        if buffer.stream_handle() != StreamHandle(stream.cu_stream().addr() as u64) {
+            let message = "a slice is of the stream that its buffer was allocated on";
+            let error = refused("Slice::new", CUresult::CUDA_ERROR_INVALID_HANDLE, message);
+            return Err((error.into(), buffer));
+        }
+        Self::wrap(buffer, stream)
+    }
+
+    fn wrap(
+        buffer: Buffer<T>,
+        stream: &Arc<CudaStream>,
+    ) -> std::result::Result<Self, (Error, Buffer<T>)> {
+        match lend(&buffer, stream) {
+            Ok(slice) => Ok(Self { slice, buffer: ManuallyDrop::new(buffer) }),
+            Err(error) => Err((error, buffer)),
+        }
+    }
+
+    /// The buffer, once the stream was made to wait for the slice's uses on others.
+    pub fn into_buffer(self) -> Buffer<T> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: neither is used again, and the slice is not dropped.
+        let (slice, buffer) =
+            unsafe { (ManuallyDrop::take(&mut this.slice), ManuallyDrop::take(&mut this.buffer)) };
+        slice.leak();
+        buffer
+    }
+
+    /// The buffer, which stays in the slice.
+    pub fn buffer(&self) -> &Buffer<T> {
+        &self.buffer
+    }
+
+    /// The whole as a view to write to. There is no `&mut CudaSlice`: swapped for another, each would
+    /// free the other's memory.
+    pub fn as_view_mut(&mut self) -> CudaViewMut<'_, T> {
+        self.slice.as_view_mut()
+    }
+}
+
+impl<T: Copy + 'static> Deref for Slice<T> {
+    type Target = CudaSlice<T>;
+
+    fn deref(&self) -> &CudaSlice<T> {
+        &self.slice
+    }
+}
+
+impl<T: Copy + 'static> Drop for Slice<T> {
+    fn drop(&mut self) {
+        // SAFETY: neither is used again, and the slice is not dropped.
+        let (slice, buffer) =
+            unsafe { (ManuallyDrop::take(&mut self.slice), ManuallyDrop::take(&mut self.buffer)) };
+        // First the waits, then the stamp of the free.
+        slice.leak();
+        drop(buffer);
+    }
+}
+
+impl<T: Copy + 'static> DeviceSlice<T> for Slice<T> {
+    fn len(&self) -> usize {
+        self.slice.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.slice.stream()
+    }
+}
+
+impl<T: Copy + 'static> DevicePtr<T> for Slice<T> {
+    fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.slice.device_ptr(stream)
+    }
+}
+
+impl<T: Copy + 'static> DevicePtrMut<T> for Slice<T> {
+    fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.slice.device_ptr_mut(stream)
+    }
+}
+
+impl<T: Copy + 'static> fmt::Debug for Slice<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Slice").field(&*self.buffer).finish()
+    }
+}
+
+/// A buffer for what reads device memory, as one of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct On<'b, T: Copy + 'static> {
+    buffer: &'b Buffer<T>,
+    stream: &'b Arc<CudaStream>,
+}
+
+/// A buffer for what writes device memory, as one of a stream.
+#[derive(Debug)]
+pub struct OnMut<'b, T: Copy + 'static> {
+    buffer: &'b mut Buffer<T>,
+    stream: &'b Arc<CudaStream>,
+}
+
+impl<T: Copy + 'static> Buffer<T> {
+    /// For copies and whatever else takes [`DevicePtr`]; `stream` is what it will be told the memory is
+    /// of. The pool is told nothing: uses on other streams than the buffer's own are the caller's to
+    /// order and to declare ([`Buffer::record_use`]).
+    pub fn on<'b>(&'b self, stream: &'b Arc<CudaStream>) -> On<'b, T> {
+        On { buffer: self, stream }
+    }
+
+    /// For fills, copies and whatever else takes [`DevicePtrMut`]; see [`Buffer::on`].
+    pub fn on_mut<'b>(&'b mut self, stream: &'b Arc<CudaStream>) -> OnMut<'b, T> {
+        OnMut { buffer: self, stream }
+    }
+
+    /// Gives the memory to a [`CudaSlice`], for what takes one for good. [`Pool::take_back`] makes it a
+    /// buffer again. Dropped instead, the slice asks CUDA to free memory that is not CUDA's to free:
+    /// that fails, cudarc's next call reports it, and the block stays taken for good.
+    ///
+    /// # Errors
+    /// The buffer, with the reason, where cudarc gets no events.
+    pub fn into_cuda_slice(
+        self,
+        stream: &Arc<CudaStream>,
+    ) -> std::result::Result<CudaSlice<T>, (Error, Self)> {
+        match lend(&self, stream) {
+            Ok(slice) => {
+                self.into_address();
+                Ok(ManuallyDrop::into_inner(slice))
+            }
+            Err(error) => Err((error, self)),
+        }
+    }
+}
+
+macro_rules! device_slice {
+    ($name:ident) => {
+        impl<T: Copy + 'static> DeviceSlice<T> for $name<'_, T> {
+            fn len(&self) -> usize {
+                self.buffer.len()
+            }
+
+            fn stream(&self) -> &Arc<CudaStream> {
+                self.stream
+            }
+        }
+
+        impl<T: Copy + 'static> DevicePtr<T> for $name<'_, T> {
+            fn device_ptr<'a>(&'a self, _: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+                (self.buffer.address(), SyncOnDrop::Record(None))
+            }
+        }
+    };
+}
+
+device_slice!(On);
+device_slice!(OnMut);
+
+impl<T: Copy + 'static> DevicePtrMut<T> for OnMut<'_, T> {
+    fn device_ptr_mut<'a>(&'a mut self, _: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        (self.buffer.address(), SyncOnDrop::Record(None))
+    }
+}
+
+// SAFETY: what is pushed is the address of a device address that the buffer keeps, for as long as the
+// buffer is borrowed, as for cudarc's own slices.
+unsafe impl<'a, 'b: 'a, T: Copy + 'static> PushKernelArg<&'b Buffer<T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, arg: &'b Buffer<T>) -> &mut Self {
+        self.arg(arg.address_ref())
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<'a, 'b: 'a, T: Copy + 'static> PushKernelArg<&'b mut Buffer<T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, arg: &'b mut Buffer<T>) -> &mut Self {
+        self.arg(arg.address_ref())
+    }
+}
+
+// SAFETY: as cudarc's own.
+unsafe impl<'a, 'b: 'a, T: Copy + 'static> PushKernelArg<&'b Slice<T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, arg: &'b Slice<T>) -> &mut Self {
+        self.arg(&*arg.slice)
+    }
+}
+
+// SAFETY: as cudarc's own.
+unsafe impl<'a, 'b: 'a, T: Copy + 'static> PushKernelArg<&'b mut Slice<T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, arg: &'b mut Slice<T>) -> &mut Self {
+        self.arg(&mut *arg.slice)
+    }
+}

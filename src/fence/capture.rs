@@ -1,0 +1,79 @@
+//! Streams that capture, and the memory of graphs.
+//!
+//! What is submitted to a capturing stream becomes part of a graph, so the protocol leaves it alone:
+//! it is *barred*. Nothing is recorded on it, it waits for nothing, and its seals are not asked about;
+//! its stamps go on, and the first seal after the capture covers them.
+//!
+//! The memory of a graph belongs to a stream of its own that is given no work, and is barred for
+//! life: what was freed in the capture serves the capture again, as memory of the same stream, and
+//! nobody else. When the graph is gone its last work may still run, on whatever streams it was
+//! launched. So the memory's stream is made to wait for all work of all streams, and then ends like
+//! any other: its last seal completes when they have.
+
+use super::Fences;
+use crate::block::StreamId;
+use crate::driver::{DeviceId, Driver, DriverResult};
+use crate::sync::{Ordering, yield_now};
+
+impl Fences {
+    /// Leaves a stream alone, as its capture begins. False where it captures already. Waits for threads
+    /// that are about to submit to it: each makes a call of the driver, at most two.
+    pub fn begin_capture(&self, id: StreamId) -> DriverResult<bool> {
+        let (stream, device) = (self.stream(id), self.device(id));
+        self.driver.capturing(device, true)?;
+        if !stream.bar() {
+            self.driver.capturing(device, false)?;
+            return Ok(false);
+        }
+        self.captures_on(device).fetch_add(1, Ordering::AcqRel);
+        while !stream.is_quiet() {
+            yield_now();
+        }
+        Ok(true)
+    }
+
+    /// The stream's capture is over.
+    pub fn end_capture(&self, id: StreamId) {
+        let device = self.device(id);
+        self.stream(id).unbar();
+        self.captures_on(device).fetch_sub(1, Ordering::AcqRel);
+        // Refused by no driver there is; it would go on being careful.
+        let _ = self.driver.capturing(device, false);
+    }
+
+    /// Whether a stream of the device captures.
+    pub fn is_capturing(&self, device: DeviceId) -> bool {
+        self.captures_on(device).load(Ordering::Acquire) > 0
+    }
+
+    fn captures_on(&self, device: DeviceId) -> &crate::sync::AtomicU32 {
+        &self.captures[usize::from(device.0)]
+    }
+
+    /// The stream, which is fresh, stands for the memory of a graph.
+    pub fn devote_to_graph(&self, id: StreamId) {
+        let stream = self.stream(id);
+        stream.set_graph(true);
+        let fresh = stream.bar();
+        debug_assert!(fresh);
+    }
+
+    /// Makes a graph's stream, which ends, wait for all work that any stream has been given so far; then
+    /// it is a stream like any other. False where that is not possible now. The caller is alone with its
+    /// handle.
+    pub(super) fn follow_all(&self, id: StreamId) -> bool {
+        let follows = self.ids().filter(|&other| other != id).all(|other| {
+            let stream = self.stream(other);
+            if stream.is_graph() {
+                // No work of its own.
+                return true;
+            }
+            // A capturing stream may have launched the graph before: not now.
+            matches!(self.wait_alone(id, stream.stamp(other)), Ok(true))
+        });
+        if follows {
+            self.stream(id).unbar();
+        }
+        follows
+    }
+}
