@@ -10,6 +10,7 @@ mod support;
 mod addresses;
 mod capacity;
 mod figures;
+mod graphs;
 mod lifetime;
 mod machine;
 mod pins;
@@ -60,6 +61,9 @@ macro_rules! suite {
                     pages_move_all_the_time;
                 pins: pinned_memory_stays_where_it_is, windows_may_include_pinned_memory,
                     pins_add_up, only_live_blocks_are_pinned, a_pin_keeps_its_pool_open;
+                graphs: graph_memory_serves_its_graph_alone, captures_reuse_their_own_memory,
+                    captured_buffers_outlive_their_graph, capturing_streams_are_left_alone,
+                    graph_memory_dropped_in_another_capture, graph_memory_keeps_its_pool_open;
                 pressure: no_headroom, a_share_of_headroom, headroom_without_bound,
                     automatic_headroom, watermarks, watermarks_leave_work_in_flight_alone,
                     a_callback_makes_room, a_callback_may_allocate, the_report_names_streams,
