@@ -93,6 +93,12 @@ impl<T: Copy + 'static> Buffer<T> {
         &self.address
     }
 
+    /// Whether this process is a forked child of the one that built the pool.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_in_child(&self) -> bool {
+        self.core().is_forked()
+    }
+
     /// The handle of the stream that it was allocated on; of a graph's buffer, that of the stream that
     /// stands for the graph.
     #[cfg(feature = "cuda")]

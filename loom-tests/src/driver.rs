@@ -245,6 +245,10 @@ impl Driver for ModelDriver {
         self.query(device, event)
     }
 
+    fn copy(&self, _: DeviceId, _: StreamHandle, _: u64, _: u64, _: u64) -> DriverResult<()> {
+        unreachable!("memory has no contents here")
+    }
+
     fn reserve(&self, _: DeviceId, _: u64) -> DriverResult<u64> {
         Ok(Self::PAGE)
     }

@@ -70,6 +70,7 @@ caught! {
     fn query(device: DeviceId, event: EventHandle) -> bool;
     fn wait(device: DeviceId, stream: StreamHandle, event: EventHandle) -> ();
     fn synchronize(device: DeviceId, event: EventHandle, timeout: Duration) -> bool;
+    fn copy(device: DeviceId, stream: StreamHandle, to: u64, from: u64, bytes: u64) -> ();
     fn reserve(device: DeviceId, bytes: u64) -> u64;
     fn unreserve(device: DeviceId, address: u64, bytes: u64) -> ();
     fn create_page(device: DeviceId, bytes: u64) -> PageHandle;

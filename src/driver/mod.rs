@@ -131,6 +131,17 @@ pub trait Driver: Send + Sync + fmt::Debug + 'static {
         timeout: Duration,
     ) -> DriverResult<bool>;
 
+    /// Copies device memory as work of `stream`, which belongs to `device`. The device may touch both
+    /// ranges.
+    fn copy(
+        &self,
+        device: DeviceId,
+        stream: StreamHandle,
+        to: u64,
+        from: u64,
+        bytes: u64,
+    ) -> DriverResult<()>;
+
     /// Reserves `bytes` of address space of `device`, aligned to the granularity.
     fn reserve(&self, device: DeviceId, bytes: u64) -> DriverResult<u64>;
 

@@ -110,6 +110,17 @@ impl Driver for SimDriver {
         self.sim.event_synchronize(Event(event.0), Some(timeout)).map_err(failed)
     }
 
+    fn copy(
+        &self,
+        _: DeviceId,
+        stream: StreamHandle,
+        to: u64,
+        from: u64,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        self.sim.copy(stream.into(), to, from, bytes).map_err(failed)
+    }
+
     fn reserve(&self, device: DeviceId, bytes: u64) -> DriverResult<u64> {
         self.sim.reserve(device.0, bytes).map_err(failed)
     }

@@ -371,6 +371,20 @@ impl Driver for CudaDriver {
         })
     }
 
+    fn copy(
+        &self,
+        device: DeviceId,
+        stream: StreamHandle,
+        to: u64,
+        from: u64,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        // SAFETY: as above.
+        self.on(device, |_| unsafe {
+            call!(cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self::stream(stream)))
+        })
+    }
+
     fn reserve(&self, device: DeviceId, bytes: u64) -> DriverResult<u64> {
         self.on(device, |_| {
             let mut address = 0;

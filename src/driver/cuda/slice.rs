@@ -12,7 +12,7 @@
 //! them (`CudaContext::is_event_tracking`), so that its uses on several streams are ordered as those
 //! of any `CudaSlice`: two events are made for each, and its end makes its stream wait for them.
 
-use super::call::refused;
+use super::call::{failed, refused};
 use crate::buffer::Buffer;
 use crate::driver::StreamHandle;
 use crate::error::{Error, Result};
@@ -21,8 +21,8 @@ use crate::pool::Pool;
 use crate::stream::Stream;
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs,
-    PushKernelArg, SyncOnDrop,
+    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
+    LaunchArgs, PushKernelArg, SyncOnDrop, ValidAsZeroBits,
 };
 use std::any::Any;
 use std::fmt;
@@ -94,6 +94,20 @@ impl Stream {
             refused("Stream::alloc_slice", CUresult::CUDA_ERROR_INVALID_HANDLE, &message)
         })?;
         Slice::wrap(self.alloc(len)?, &stream).map_err(|(error, _)| error)
+    }
+
+    /// As [`Stream::alloc_slice`], with every byte set to zero by work on the stream.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc_slice`], and the driver's where it refuses the fill.
+    pub fn alloc_slice_zeroed<T>(&self, len: usize) -> Result<Slice<T>>
+    where
+        T: DeviceRepr + ValidAsZeroBits + Copy + 'static,
+    {
+        let mut slice = self.alloc_slice(len)?;
+        let stream = Arc::clone(slice.stream());
+        stream.memset_zeros(&mut slice).map_err(|error| failed("cuMemsetD8Async", error.0))?;
+        Ok(slice)
     }
 }
 
@@ -186,8 +200,13 @@ impl<T: Copy + 'static> Drop for Slice<T> {
         // SAFETY: neither is used again, and the slice is not dropped.
         let (slice, buffer) =
             unsafe { (ManuallyDrop::take(&mut self.slice), ManuallyDrop::take(&mut self.buffer)) };
-        // First the waits, then the stamp of the free.
-        slice.leak();
+        if buffer.is_in_child() {
+            // Its end would call the driver; the buffer's does not.
+            std::mem::forget(slice);
+        } else {
+            // First the waits, then the stamp of the free.
+            slice.leak();
+        }
         drop(buffer);
     }
 }

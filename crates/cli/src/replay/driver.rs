@@ -145,6 +145,17 @@ impl Driver for CountingDriver {
         self.sim.synchronize(device, event, timeout)
     }
 
+    fn copy(
+        &self,
+        device: DeviceId,
+        stream: StreamHandle,
+        to: u64,
+        from: u64,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        self.sim.copy(device, stream, to, from, bytes)
+    }
+
     fn reserve(&self, device: DeviceId, bytes: u64) -> DriverResult<u64> {
         self.sim.reserve(device, bytes)
     }
