@@ -23,6 +23,7 @@ pub struct Builder {
     capacity: u64,
     granularity: u64,
     pub(crate) address_space: u64,
+    pub(crate) shared_addresses: bool,
     pub(crate) contents: bool,
     pub(crate) oracle: bool,
     pub(crate) completion: Completion,
@@ -38,6 +39,7 @@ impl Default for Builder {
             capacity: 80 << 30,
             granularity: 2 << 20,
             address_space: 16 << 40,
+            shared_addresses: false,
             contents: false,
             oracle: false,
             completion: Completion::Lag(0),
@@ -83,6 +85,15 @@ impl Builder {
     #[must_use]
     pub fn address_space(mut self, bytes: u64) -> Self {
         self.address_space = bytes;
+        self
+    }
+
+    /// Whether a page may be mapped at addresses that were reserved for another device, as CUDA's
+    /// addresses belong to no device; off by default, since a program that keeps the devices apart
+    /// should not do so.
+    #[must_use]
+    pub fn shared_addresses(mut self, on: bool) -> Self {
+        self.shared_addresses = on;
         self
     }
 

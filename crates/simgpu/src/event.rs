@@ -76,7 +76,7 @@ impl Inner {
         })
     }
 
-    fn is_done(&self, due: &Due) -> bool {
+    pub(crate) fn is_done(&self, due: &Due) -> bool {
         match (due, self.completion) {
             (Due::Flag(flag), _) => flag.load(Ordering::Acquire),
             (Due::Tick { .. }, Completion::Lag(lag)) => {
@@ -88,7 +88,7 @@ impl Inner {
     }
 
     /// Appends a record to the work of `stream`.
-    fn new_record(&self, world: Option<&mut World>, stream: &mut StreamState) -> Record {
+    pub(crate) fn new_record(&self, world: Option<&mut World>, stream: &mut StreamState) -> Record {
         let due = match self.completion {
             Completion::Lag(lag) => {
                 let now = self.clock.load(Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Inner {
 }
 
 /// Tells the oracle, if there is one, that the host knows the record to be done.
-fn observe(world: Option<&mut World>, record: &Record) {
+pub(crate) fn observe(world: Option<&mut World>, record: &Record) {
     let oracle = world.and_then(|world| world.oracle.as_mut());
     if let (Some(oracle), Some(clock)) = (oracle, &record.clock) {
         oracle.observed(clock);
@@ -272,6 +272,9 @@ impl Sim {
                 };
                 if let Due::Tick { behind, .. } = &record.due {
                     lag::follow(&mut waiter.behind, behind);
+                    if !behind.is_empty() {
+                        waiter.given_at = Some(inner.clock.load(Ordering::Relaxed));
+                    }
                 }
                 let Some(world) = turn.as_deref_mut() else {
                     return Ok(());

@@ -51,12 +51,14 @@
 //! # Ok(()) }
 //! ```
 
+mod asynchronous;
 mod builder;
 mod call;
 mod cost;
 mod error;
 mod event;
 mod fault;
+mod host;
 mod lag;
 mod meeting;
 mod memory;
@@ -77,8 +79,9 @@ pub use cost::Costs;
 pub use error::{BuildError, ErrorCode, Result, SimError};
 pub use event::Event;
 pub use fault::Fault;
+pub use host::HostCall;
 pub use meeting::Meeting;
-pub use memory::Mismatch;
+pub use memory::{DeviceBytes, Mismatch};
 pub use oracle::{Access, Hazard, HazardKind};
 pub use sim::{Leaks, Sim};
 pub use stream::Stream;

@@ -120,7 +120,13 @@ impl Sim {
     pub(crate) fn start(config: &Builder, capacities: Vec<u64>, granularity: u64) -> Self {
         let scheduled = config.completion == Completion::Scheduled;
         let world = World {
-            memory: Memory::new(&capacities, granularity, config.address_space, config.contents),
+            memory: Memory::new(
+                &capacities,
+                granularity,
+                config.address_space,
+                config.shared_addresses,
+                config.contents,
+            ),
             sched: scheduled.then(|| Scheduler::new(config.seed)),
             oracle: config.oracle.then(Oracle::new),
             findings: Findings::default(),
@@ -158,6 +164,11 @@ impl Sim {
     pub fn capacity(&self, device: u16) -> Option<u64> {
         let world = lock(&self.inner.world);
         (device < self.inner.devices).then(|| world.memory.info(device).1)
+    }
+
+    /// Whether the bytes of device memory exist.
+    pub fn has_contents(&self) -> bool {
+        lock(&self.inner.world).memory.has_contents()
     }
 
     /// The device whose address it is, whether or not anything is there.

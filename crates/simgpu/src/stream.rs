@@ -25,6 +25,8 @@ pub(crate) struct StreamState {
     hang: Option<Arc<Hang>>,
     /// With [`Completion::Lag`]: the hangs that its work is behind, its own included.
     pub behind: Behind,
+    /// With [`Completion::Lag`]: when it was given work that the host has not waited for.
+    pub given_at: Option<u64>,
 }
 
 /// What identifies a stream, to use without its lock.
@@ -63,6 +65,15 @@ impl Inner {
         self.with_stream(call, stream, |stream| Ok(stream.id()))
     }
 
+    /// The same for a stream that is given work.
+    pub(crate) fn given(&self, call: Call, stream: Stream) -> Result<StreamId> {
+        let now = self.clock.load(Relaxed);
+        self.with_stream(call, stream, |stream| {
+            stream.given_at = Some(now);
+            Ok(stream.id())
+        })
+    }
+
     /// The host waits until all of a stream's work is done, and learns so.
     pub(crate) fn drain_stream(
         &self,
@@ -70,8 +81,13 @@ impl Inner {
         call: Call,
         stream: Stream,
     ) -> Result<StreamId> {
-        let (id, stuck) =
-            self.with_stream(call, stream, |stream| Ok((stream.id(), lag::stuck(&stream.behind))))?;
+        let (id, stuck) = self.with_stream(call, stream, |stream| {
+            let stuck = lag::stuck(&stream.behind);
+            if !stuck {
+                stream.given_at = None;
+            }
+            Ok((stream.id(), stuck))
+        })?;
         if stuck || !world.run_until(|sched| sched.is_idle(id.serial)) {
             return Err(deadlock(world, call, id.device));
         }
@@ -99,6 +115,11 @@ impl Inner {
             return Err(deadlock(world, call, device));
         }
         self.pass_records(|record_of| record_of.device == device);
+        self.streams.for_each(|_, stream| {
+            if stream.device == device {
+                stream.given_at = None;
+            }
+        });
         if let Some(oracle) = &mut world.oracle {
             for key in keys {
                 let clock = oracle.record(key);
@@ -148,6 +169,7 @@ impl Sim {
             key: world.oracle.as_mut().map(|oracle| oracle.stream_created()),
             hang: None,
             behind: Vec::new(),
+            given_at: None,
         };
         let serial = state.serial;
         let index = inner.streams.insert(state).ok_or_else(|| {
@@ -166,6 +188,15 @@ impl Sim {
     /// Where the handle is not valid.
     pub fn stream_key(&self, stream: Stream) -> Result<Option<StreamKey>> {
         Ok(self.inner.stream_id(Call::Launch, stream)?.key)
+    }
+
+    /// The device of a stream.
+    ///
+    /// # Errors
+    ///
+    /// Where the handle is not valid.
+    pub fn stream_device(&self, stream: Stream) -> Result<u16> {
+        Ok(self.inner.stream_id(Call::Launch, stream)?.device)
     }
 
     /// Destroys a stream's handle. Work that it has been given still runs.
@@ -207,6 +238,35 @@ impl Sim {
         let id = inner.stream_id(CALL, stream)?;
         inner.enter(CALL, id.device)?;
         inner.drain_stream(&mut world, CALL, stream).map(drop)
+    }
+
+    /// Whether all work that the stream has been given is done.
+    ///
+    /// # Errors
+    ///
+    /// Where the handle is not valid.
+    pub fn stream_query(&self, stream: Stream) -> Result<bool> {
+        const CALL: Call = Call::EventQuery;
+        let inner = &*self.inner;
+        let mut world = inner.world();
+        let id = inner.stream_id(CALL, stream)?;
+        inner.enter(CALL, id.device)?;
+        let done = match (&world.sched, inner.completion) {
+            (Some(sched), _) => sched.is_idle(id.serial),
+            (None, Completion::Lag(lag)) => {
+                let now = self.now();
+                inner.with_stream(CALL, stream, |stream| {
+                    let at = stream.given_at.map_or(0, |at| at.saturating_add(lag));
+                    Ok(lag::done_at(at, &stream.behind, lag).is_some_and(|at| at <= now))
+                })?
+            }
+            (None, Completion::Scheduled) => false,
+        };
+        if let (Some(oracle), Some(key), true) = (&mut world.oracle, id.key, done) {
+            let clock = oracle.record(key);
+            oracle.observed(&clock);
+        }
+        Ok(done)
     }
 
     /// Waits until all work of a device is done, that of destroyed streams included.

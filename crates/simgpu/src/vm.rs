@@ -15,12 +15,21 @@ impl Sim {
     ///
     /// Where the size is not a multiple of the granularity, or no range of it is left.
     pub fn reserve(&self, device: u16, bytes: u64) -> Result<u64> {
+        self.reserve_aligned(device, bytes, 1)
+    }
+
+    /// The same, aligned to `align` too, a power of two.
+    ///
+    /// # Errors
+    ///
+    /// Where it is none, and as [`reserve`](Self::reserve).
+    pub fn reserve_aligned(&self, device: u16, bytes: u64, align: u64) -> Result<u64> {
         const CALL: Call = Call::Reserve;
         let inner = &*self.inner;
         inner.check_device(CALL, device)?;
         let mut world = inner.world();
         inner.enter(CALL, device)?;
-        let answer = world.memory.reserve(device, bytes);
+        let answer = world.memory.reserve(device, bytes, align);
         answer.map_err(|refusal| refusal.during(CALL))
     }
 
@@ -79,7 +88,23 @@ impl Sim {
         Ok(())
     }
 
-    /// Maps a whole page in a reservation of its device. A page may be mapped at several addresses.
+    /// The handle of the page that is mapped at an address. It has to be released once more than
+    /// before, and is valid again where it was not.
+    ///
+    /// # Errors
+    ///
+    /// Where nothing is mapped there.
+    pub fn page_retain(&self, address: u64) -> Result<Page> {
+        const CALL: Call = Call::Create;
+        let inner = &*self.inner;
+        let mut world = inner.world();
+        inner.enter(CALL, owner(CALL, world.memory.device_of(address), address)?)?;
+        let answer = world.memory.retain_page(address);
+        answer.map(Page).map_err(|refusal| refusal.during(CALL))
+    }
+
+    /// Maps a whole page in a reservation of its device, or of any where addresses are
+    /// [shared](crate::Builder::shared_addresses). A page may be mapped at several addresses.
     /// No device may touch it yet: see [`set_access`](Self::set_access).
     ///
     /// # Errors
@@ -113,6 +138,35 @@ impl Sim {
         inner.meter.enter(CALL, device, price)?;
         let answer = world.memory.set_access(address, bytes, devices);
         answer.map_err(|refusal| refusal.during(CALL))
+    }
+
+    /// Takes devices' access to whole mappings away. Does not wait for work in flight.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_access`](Self::set_access).
+    pub fn drop_access(&self, address: u64, bytes: u64, devices: &[u16]) -> Result<()> {
+        const CALL: Call = Call::SetAccess;
+        let inner = &*self.inner;
+        let mut world = inner.world();
+        inner.enter(CALL, owner(CALL, world.memory.device_of(address), address)?)?;
+        let answer = world.memory.drop_access(address, bytes, devices);
+        answer.map_err(|refusal| refusal.during(CALL))
+    }
+
+    /// Whether a device may touch the mapping at an address; `None` where nothing is mapped. Not a
+    /// call of the driver, so neither counted nor priced.
+    pub fn has_access(&self, address: u64, device: u16) -> Option<bool> {
+        let world = self.inner.world();
+        world.memory.access_at(address).map(|access| access.contains(&device))
+    }
+
+    /// What covers an address, a mapping or a plain allocation: the device whose memory it is, where
+    /// it starts, and its length. Not a call of the driver, so neither counted nor priced.
+    pub fn memory_at(&self, address: u64) -> Option<(u16, u64, u64)> {
+        let world = self.inner.world();
+        let (device, range) = world.memory.found_at(address)?;
+        Some((device, range.start, range.end - range.start))
     }
 
     /// Removes whole mappings, any number of them without a hole between. Does **not** wait for work
@@ -193,6 +247,22 @@ impl Sim {
         let mut world = inner.world();
         inner.enter(CALL, from)?;
         world.memory.enable_peer(from, to);
+        Ok(())
+    }
+
+    /// Takes that permission back.
+    ///
+    /// # Errors
+    ///
+    /// Where a device does not exist.
+    pub fn peer_access_end(&self, from: u16, to: u16) -> Result<()> {
+        const CALL: Call = Call::PeerAccess;
+        let inner = &*self.inner;
+        inner.check_device(CALL, from)?;
+        inner.check_device(CALL, to)?;
+        let mut world = inner.world();
+        inner.enter(CALL, from)?;
+        world.memory.disable_peer(from, to);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::lag;
 use crate::meeting::{Meeting, Part, Party};
-use crate::memory::{Touched, Work};
+use crate::memory::{Computation, DeviceBytes, Touched, Work};
 use crate::oracle::{Access, Invalid, PhysTouch};
 use crate::sched::Op;
 use crate::sim::World;
@@ -45,11 +45,28 @@ impl Touch {
 
 impl World {
     /// Gives a stream a piece of work.
-    fn submit(&mut self, call: Call, on: StreamId, touches: &[Touch], work: Work) -> Result<()> {
+    pub(crate) fn submit(
+        &mut self,
+        call: Call,
+        on: StreamId,
+        touches: &[Touch],
+        work: Work,
+    ) -> Result<()> {
+        self.submit_as(call, on, touches.iter().map(|touch| (on.device, *touch)), work)
+    }
+
+    /// The same, where each touch is made by a device of its own.
+    fn submit_as(
+        &mut self,
+        call: Call,
+        on: StreamId,
+        touches: impl ExactSizeIterator<Item = (u16, Touch)>,
+        work: Work,
+    ) -> Result<()> {
         let mut reached = Vec::with_capacity(touches.len());
         let mut missed = None;
-        for touch in touches {
-            let pieces = self.memory.translate(Some(on.device), touch.address, touch.len);
+        for (device, touch) in touches {
+            let pieces = self.memory.translate(Some(device), touch.address, touch.len);
             for piece in pieces {
                 match piece {
                     Touched::Bytes { address, phys } => reached.push(PhysTouch {
@@ -99,7 +116,7 @@ impl Sim {
     fn submit(&self, call: Call, stream: Stream, touches: &[Touch], work: Work) -> Result<()> {
         let inner = &*self.inner;
         let mut world = inner.world();
-        let on = inner.stream_id(call, stream)?;
+        let on = inner.given(call, stream)?;
         inner.enter(call, on.device)?;
         world.submit(call, on, touches, work)
     }
@@ -153,6 +170,50 @@ impl Sim {
         self.submit(Call::Copy, stream, &touches, Work::Copy { to, from, bytes })
     }
 
+    /// The same for ranges that two devices give access to: `to` is touched as the first device
+    /// would, `from` as the second. Copies between devices that are no peers go through the host.
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch), and where a device does not exist.
+    pub fn copy_between(
+        &self,
+        stream: Stream,
+        (to_device, to): (u16, u64),
+        (from_device, from): (u16, u64),
+        len: u64,
+    ) -> Result<()> {
+        const CALL: Call = Call::Copy;
+        let inner = &*self.inner;
+        inner.check_device(CALL, to_device)?;
+        inner.check_device(CALL, from_device)?;
+        let mut world = inner.world();
+        let on = inner.given(CALL, stream)?;
+        inner.enter(CALL, on.device)?;
+        let touches = [(from_device, Touch::read(from, len)), (to_device, Touch::write(to, len))];
+        world.submit_as(CALL, on, touches.into_iter(), Work::Copy { to, from, bytes: len })
+    }
+
+    /// Launches work that reads and writes the given ranges, and does to contents what `run` does
+    /// when the stream comes to it. Without contents it is not called.
+    ///
+    /// # Errors
+    ///
+    /// As [`launch`](Self::launch).
+    pub fn compute(
+        &self,
+        stream: Stream,
+        touches: &[Touch],
+        run: Arc<dyn Fn(&mut DeviceBytes<'_>) + Send + Sync>,
+    ) -> Result<()> {
+        let work = if self.has_contents() {
+            Work::Compute(Computation(run))
+        } else {
+            Work::Touch(touches.iter().map(|touch| (touch.address, touch.len)).collect())
+        };
+        self.submit(Call::Launch, stream, touches, work)
+    }
+
     /// Copies bytes of the host's to the device. They are read at once, as from pageable memory.
     ///
     /// # Errors
@@ -162,7 +223,7 @@ impl Sim {
         let len = data.len() as u64;
         let inner = &*self.inner;
         let mut world = inner.world();
-        let on = inner.stream_id(Call::Copy, stream)?;
+        let on = inner.given(Call::Copy, stream)?;
         inner.enter(Call::Copy, on.device)?;
         let work = if world.memory.has_contents() {
             let data = data.to_vec();
@@ -183,7 +244,7 @@ impl Sim {
         const CALL: Call = Call::Copy;
         let inner = &*self.inner;
         let mut world = inner.world();
-        let on = inner.stream_id(CALL, stream)?;
+        let on = inner.given(CALL, stream)?;
         inner.enter(CALL, on.device)?;
         if !world.memory.has_contents() {
             let message = "the simulation was built without contents";

@@ -7,10 +7,12 @@
 //! Invariants, for each device:
 //!
 //! ```text
-//! used = sum of the bytes of pages that live + sum of the bytes of plain allocations <= capacity
-//! a page lives  <=>  its handle is not released, or a mapping of it remains
+//! used = sum of the bytes of pages that live + sum of the bytes of plain allocations, dying ones
+//!        included + idle <= capacity
+//! a page lives  <=>  a handle of it is not released, or a mapping of it remains
 //! every mapping lies in one reservation; mappings do not overlap
-//! reservations, plain allocations and free addresses partition the device's address space
+//! reservations, plain allocations (dying ones too) and free addresses partition the device's
+//! address space
 //! ```
 
 mod contents;
@@ -28,8 +30,8 @@ use contents::Contents;
 use space::Space;
 
 pub(crate) use translate::Touched;
-pub use work::Mismatch;
-pub(crate) use work::Work;
+pub(crate) use work::{Computation, Work};
+pub use work::{DeviceBytes, Mismatch};
 
 /// Size and alignment of plain allocations.
 const PLAIN_UNIT: u64 = 512;
@@ -42,7 +44,8 @@ struct Page {
     device: u16,
     phys: Range<u64>,
     mappings: u32,
-    released: bool,
+    /// How often its handle must be released.
+    handles: u32,
 }
 
 /// A page seen at an address.
@@ -71,6 +74,10 @@ struct Device {
     mappings: BTreeMap<u64, Mapping>,
     /// Physical bytes by address.
     plain: BTreeMap<u64, Range<u64>>,
+    /// Plain allocations that were freed in a stream's order, to which the stream has yet to come.
+    dying: BTreeMap<u64, Range<u64>>,
+    /// Physical bytes that a pool of the driver's keeps for later.
+    idle: u64,
 }
 
 /// A mapping that went, and whether its page went with it.
@@ -97,6 +104,8 @@ pub(crate) struct Memory {
     /// Addresses of device `d` are those from `(d + 1) * span` up to the next device's.
     span: u64,
     granularity: u64,
+    /// Whether a page may be mapped at addresses of another device.
+    shared: bool,
     devices: Vec<Device>,
     pages: HashMap<u64, Page>,
     next_page: u64,
@@ -108,7 +117,13 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// `span`, a multiple of `granularity`, times one more than the devices must fit into 63 bits.
-    pub(crate) fn new(capacities: &[u64], granularity: u64, span: u64, contents: bool) -> Self {
+    pub(crate) fn new(
+        capacities: &[u64],
+        granularity: u64,
+        span: u64,
+        shared: bool,
+        contents: bool,
+    ) -> Self {
         let device = |(at, &capacity): (usize, &u64)| Device {
             capacity,
             used: 0,
@@ -116,10 +131,13 @@ impl Memory {
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
             plain: BTreeMap::new(),
+            dying: BTreeMap::new(),
+            idle: 0,
         };
         Self {
             span,
             granularity,
+            shared,
             devices: capacities.iter().enumerate().map(device).collect(),
             pages: HashMap::new(),
             next_page: 1,
@@ -148,6 +166,10 @@ impl Memory {
         self.peers.insert((from, to));
     }
 
+    pub(crate) fn disable_peer(&mut self, from: u16, to: u16) {
+        self.peers.remove(&(from, to));
+    }
+
     fn granular(&self, what: &str, value: u64) -> Answer<()> {
         if value == 0 || !value.is_multiple_of(self.granularity) {
             return Err(Refusal::invalid(format!(
@@ -165,11 +187,14 @@ impl Memory {
         }
     }
 
-    pub(crate) fn reserve(&mut self, device: u16, bytes: u64) -> Answer<u64> {
+    pub(crate) fn reserve(&mut self, device: u16, bytes: u64, align: u64) -> Answer<u64> {
         self.granular("a size of", bytes)?;
-        let granularity = self.granularity;
+        if !align.is_power_of_two() {
+            return Err(Refusal::invalid(format!("an alignment of {align:#x} is no power of two")));
+        }
+        let align = align.max(self.granularity);
         let owner = &mut self.devices[usize::from(device)];
-        let address = owner.space.take(bytes, granularity).ok_or_else(|| {
+        let address = owner.space.take(bytes, align).ok_or_else(|| {
             Refusal::new(
                 ErrorCode::OutOfMemory,
                 format!("device {device}: no {bytes} bytes of address space in one piece"),
@@ -230,28 +255,66 @@ impl Memory {
         let phys = self.take_physical(device, bytes)?;
         let page = self.next_page;
         self.next_page += 1;
-        self.pages.insert(page, Page { device, phys: phys.clone(), mappings: 0, released: false });
+        self.pages.insert(page, Page { device, phys: phys.clone(), mappings: 0, handles: 1 });
         Ok((page, phys))
     }
 
     /// The device of a page whose handle is valid.
     pub(crate) fn page_device(&self, page: u64) -> Option<u16> {
-        let page = self.pages.get(&page).filter(|page| !page.released)?;
+        let page = self.pages.get(&page).filter(|page| page.handles > 0)?;
         Some(page.device)
     }
 
     /// Releases a handle; the physical memory, where it goes at once.
     pub(crate) fn release_page(&mut self, handle: u64) -> Answer<Option<Range<u64>>> {
-        let page = self.pages.get_mut(&handle).filter(|page| !page.released);
+        let page = self.pages.get_mut(&handle).filter(|page| page.handles > 0);
         let page = page.ok_or_else(|| no_page(handle))?;
-        page.released = true;
+        page.handles -= 1;
         Ok(self.bury(handle))
+    }
+
+    /// The handle of the page that is mapped at an address, to be released once more than before.
+    pub(crate) fn retain_page(&mut self, address: u64) -> Answer<u64> {
+        let handle = self.mapping_at(address).map(|(_, mapping)| mapping.page);
+        let page = handle.and_then(|handle| self.pages.get_mut(&handle));
+        match (handle, page) {
+            (Some(handle), Some(page)) => {
+                page.handles = page.handles.saturating_add(1);
+                Ok(handle)
+            }
+            _ => Err(Refusal::invalid(format!("nothing is mapped at {address:#x}"))),
+        }
+    }
+
+    /// The mapping that covers an address, and where it starts.
+    fn mapping_at(&self, address: u64) -> Option<(u64, &Mapping)> {
+        let device = &self.devices[usize::from(self.device_of(address)?)];
+        let (start, mapping) = device.mappings.range(..=address).next_back()?;
+        (*start + mapping.bytes() > address).then_some((*start, mapping))
+    }
+
+    /// The devices that may touch the mapping at an address.
+    pub(crate) fn access_at(&self, address: u64) -> Option<&[u16]> {
+        Some(&self.mapping_at(address)?.1.access)
+    }
+
+    /// What covers an address, a mapping or a plain allocation, and the device whose memory it is.
+    pub(crate) fn found_at(&self, address: u64) -> Option<(u16, Range<u64>)> {
+        if let Some((start, mapping)) = self.mapping_at(address) {
+            let home = self.pages.get(&mapping.page)?.device;
+            return Some((home, start..start + mapping.bytes()));
+        }
+        let home = self.device_of(address)?;
+        let plain = &self.devices[usize::from(home)].plain;
+        let (start, phys) = plain.range(..=address).next_back()?;
+        let end = start + (phys.end - phys.start);
+        (end > address).then_some((home, *start..end))
     }
 
     /// Ends a page that no longer lives.
     fn bury(&mut self, handle: u64) -> Option<Range<u64>> {
         let page = self.pages.get(&handle)?;
-        if !page.released || page.mappings > 0 {
+        if page.handles > 0 || page.mappings > 0 {
             return None;
         }
         let page = self.pages.remove(&handle)?;
@@ -261,8 +324,8 @@ impl Memory {
 
     pub(crate) fn map(&mut self, address: u64, bytes: u64, handle: u64) -> Answer<()> {
         self.granular("an address of", address)?;
-        let device = self.device_of(address);
-        let page = self.pages.get(&handle).filter(|page| !page.released);
+        let (device, shared) = (self.device_of(address), self.shared);
+        let page = self.pages.get(&handle).filter(|page| page.handles > 0);
         let page = page.ok_or_else(|| no_page(handle))?;
         let (phys, home) = (page.phys.clone(), page.device);
         if phys.end - phys.start != bytes {
@@ -272,7 +335,7 @@ impl Memory {
             )));
         }
         let owner = self.owner(address)?;
-        if device != Some(home) {
+        if device != Some(home) && !shared {
             return Err(Refusal::invalid(format!(
                 "page {handle} is of device {home}, {address:#x} is not"
             )));
@@ -307,6 +370,16 @@ impl Memory {
                     mapping.access.insert(at, *device);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Takes access away again.
+    pub(crate) fn drop_access(&mut self, address: u64, bytes: u64, devices: &[u16]) -> Answer<()> {
+        let owner = self.owner(address)?;
+        owner.whole_mappings(address, bytes)?;
+        for (_, mapping) in owner.mappings.range_mut(address..address + bytes) {
+            mapping.access.retain(|device| !devices.contains(device));
         }
         Ok(())
     }
@@ -366,6 +439,51 @@ impl Memory {
         Ok(phys)
     }
 
+    /// Ends the use of a plain allocation whose memory goes with [`bury_plain`](Self::bury_plain).
+    pub(crate) fn doom(&mut self, address: u64) -> Answer<Range<u64>> {
+        let owner = self.owner(address)?;
+        match owner.plain.remove(&address) {
+            Some(phys) => {
+                owner.dying.insert(address, phys.clone());
+                Ok(phys)
+            }
+            None => Err(Refusal::invalid(format!("no plain allocation starts at {address:#x}"))),
+        }
+    }
+
+    /// Gives a doomed allocation's memory and addresses back.
+    pub(crate) fn bury_plain(&mut self, address: u64) {
+        let Some(device) = self.device_of(address) else {
+            return;
+        };
+        let owner = &mut self.devices[usize::from(device)];
+        if let Some(phys) = owner.dying.remove(&address) {
+            owner.space.give(address, phys.end - phys.start);
+            self.give_physical(device, &phys);
+        }
+    }
+
+    /// Bytes of doomed allocations of a device, which must exist.
+    pub(crate) fn dying(&self, device: u16) -> u64 {
+        let dying = self.devices[usize::from(device)].dying.values();
+        dying.map(|phys| phys.end - phys.start).sum()
+    }
+
+    /// Sets how many bytes of a device, which must exist, a pool of the driver's keeps for later.
+    pub(crate) fn set_idle(&mut self, device: u16, bytes: u64) -> Answer<()> {
+        let owner = &mut self.devices[usize::from(device)];
+        let others = owner.used - owner.idle;
+        if bytes > owner.capacity - others {
+            return Err(Refusal::new(
+                ErrorCode::OutOfMemory,
+                format!("device {device}: {bytes} bytes to keep, {} free", owner.capacity - others),
+            ));
+        }
+        owner.used = others + bytes;
+        owner.idle = bytes;
+        Ok(())
+    }
+
     /// What is alive of a device, which must exist.
     pub(crate) fn census(&self, device: u16) -> Census {
         let pages = self.pages.values().filter(|page| page.device == device).count();
@@ -375,7 +493,7 @@ impl Memory {
             mappings: device.mappings.len(),
             reservations: device.reservations.len(),
             allocations: device.plain.len(),
-            bytes: device.used,
+            bytes: device.used - device.idle,
         }
     }
 }

@@ -56,11 +56,20 @@ impl Memory {
             }
             return bytes(at, until, *start, phys);
         }
+        // Work that was submitted before the free still finds it.
+        if by.is_none()
+            && let Some((start, phys)) = device.dying.range(..=at).next_back()
+            && *start + (phys.end - phys.start) > at
+        {
+            let until = end.min(start + (phys.end - phys.start));
+            return bytes(at, until, *start, phys);
+        }
         // The hole goes up to whatever comes next, and is of one kind.
         let next = |start: Option<&u64>| start.copied().unwrap_or(u64::MAX);
         let until = end
             .min(next(device.mappings.range(at..).next().map(|(s, _)| s)))
             .min(next(device.plain.range(at..).next().map(|(s, _)| s)))
+            .min(next(device.dying.range(at + 1..).next().map(|(s, _)| s)))
             .min((u64::from(home) + 2) * self.span);
         match device.reservations.range(..=at).next_back() {
             Some((start, length)) if start + length > at => {

@@ -3,6 +3,9 @@
 //! Addresses are translated when the work runs, as hardware does it: work that runs after an unmap
 //! finds nothing there, or what was mapped there since.
 
+use std::fmt;
+use std::sync::Arc;
+
 use super::contents::{differs, fill, phase};
 use super::{Memory, Touched};
 
@@ -19,6 +22,46 @@ pub(crate) enum Work {
     Copy { to: u64, from: u64, bytes: u64 },
     /// Writes bytes of the host's.
     Write { address: u64, data: Vec<u8> },
+    /// Reads and writes as a program says.
+    Compute(Computation),
+    /// Ends an allocation that was freed in the stream's order.
+    Bury { address: u64 },
+}
+
+/// What a program's own work does to contents.
+#[derive(Clone)]
+pub(crate) struct Computation(pub Arc<dyn Fn(&mut DeviceBytes<'_>) + Send + Sync>);
+
+impl fmt::Debug for Computation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Computation")
+    }
+}
+
+/// The bytes of device memory, as work that runs sees them.
+pub struct DeviceBytes<'a> {
+    memory: &'a mut Memory,
+    faulted: bool,
+}
+
+impl DeviceBytes<'_> {
+    /// The bytes of a range; zeros where there is no memory.
+    pub fn read(&mut self, address: u64, len: u64) -> Vec<u8> {
+        let (data, whole) = self.memory.read(address, len);
+        self.faulted |= !whole;
+        data
+    }
+
+    /// Writes bytes; those for which there is no memory are lost.
+    pub fn write(&mut self, address: u64, data: &[u8]) {
+        self.faulted |= self.memory.write(address, data.len() as u64, data);
+    }
+}
+
+impl fmt::Debug for DeviceBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBytes").finish_non_exhaustive()
+    }
 }
 
 /// A content check that failed.
@@ -68,6 +111,12 @@ impl Memory {
             Work::Write { address, ref data } => {
                 outcome.faulted = self.write(address, data.len() as u64, data);
             }
+            Work::Compute(ref computation) => {
+                let mut bytes = DeviceBytes { memory: self, faulted: false };
+                computation.0(&mut bytes);
+                outcome.faulted = bytes.faulted;
+            }
+            Work::Bury { address } => self.bury_plain(address),
         }
         outcome
     }

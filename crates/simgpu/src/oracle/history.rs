@@ -205,6 +205,14 @@ impl History {
         self.keys = keys;
     }
 
+    /// Starts the history of `range`, which has none, with a mark that writes nothing.
+    pub(super) fn begin(&mut self, range: &Range<u64>, mark: Mark) {
+        if !range.is_empty() {
+            let state = State { content: Content::NeverWritten, marks: vec![mark] };
+            self.map.insert(range.start, Interval { end: range.end, state });
+        }
+    }
+
     /// The first byte of the interval that holds `at` or ends before it; else `at`.
     fn start_of_interval_at(&self, at: u64) -> u64 {
         let last = self.map.range(..=at).next_back();

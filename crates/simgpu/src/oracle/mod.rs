@@ -208,6 +208,26 @@ impl Oracle {
         self.history.forget(&phys);
     }
 
+    /// The bytes `phys` come into being in the order of stream `s`, seen at `address`: as
+    /// [`memory_created`](Self::memory_created), and what touches them must be ordered after that.
+    pub fn memory_created_on(&mut self, s: StreamKey, phys: Range<u64>, address: u64) {
+        self.history.forget(&phys);
+        if let Some(Some(timeline)) = self.streams.get_mut(s.index()) {
+            let work = timeline.tick();
+            let shift = address.wrapping_sub(phys.start);
+            let mark = Mark { stream: s, access: Access::Write, shift, work };
+            self.history.begin(&phys, mark);
+        }
+    }
+
+    /// The bytes `phys`, seen at `address`, go in the order of stream `s`: all that touched them must
+    /// be ordered before, and their history ends.
+    pub fn retire_on(&mut self, s: StreamKey, phys: Range<u64>, address: u64) {
+        let touch = PhysTouch { phys: phys.clone(), address, access: Access::Write, label: None };
+        self.submit(s, &[touch]);
+        self.history.forget(&phys);
+    }
+
     /// The host gives up the bytes `phys` now, at virtual address `address`. An unmap needs all work
     /// that touched them through this very mapping to be known complete; a free or a release, all
     /// work that touched them, and their history ends.
