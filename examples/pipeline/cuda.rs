@@ -6,6 +6,7 @@ use millpond::driver::Driver;
 use millpond::driver::cuda::CudaDriver;
 use millpond::driver::cuda::cudarc::driver::{CudaContext, PinnedHostSlice, result, sys};
 use millpond::{Buffer, Stream};
+use millpond_simgpu::{Completion, Sim};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Of a block these parts are compared: its start, its middle and its end, so many bytes of each.
@@ -51,12 +52,6 @@ impl Gpu for Cuda {
         }?)
     }
 
-    fn copy(&self, stream: &Stream, to: &Buffer<u8>, from: &Buffer<u8>) -> Result {
-        let (stream, _) = self.bind(stream)?;
-        // SAFETY: both blocks are the caller's; the pool lets devices touch each other's memory.
-        Ok(unsafe { result::memcpy_dtod_async(to.address(), from.address(), from.len(), stream) }?)
-    }
-
     fn check(&self, stream: &Stream, block: &Buffer<u8>, pattern: u32) -> Result {
         let (handle, context) = self.bind(stream)?;
         let sample = SAMPLE.min(block.len());
@@ -85,6 +80,42 @@ impl Gpu for Cuda {
                 wrong.push(format!("{what}: not {pattern:#x}"));
             }
         }
+        Ok(wrong)
+    }
+}
+
+/// Simulated GPUs seen through CUDA's functions, under the race oracle, and strict about misuse.
+pub struct Fake {
+    cuda: Cuda,
+    // After the driver above: the machine goes with it.
+    fake: fakecuda::Fake,
+}
+
+impl Fake {
+    pub fn new(devices: u16) -> Result<Self> {
+        let sim = Sim::builder().devices(devices).completion(Completion::Scheduled);
+        let fake = fakecuda::start(sim.contents(true).oracle(true).seed(1))?;
+        Ok(Self { cuda: Cuda::new()?, fake })
+    }
+}
+
+impl Gpu for Fake {
+    fn driver(&self) -> Arc<dyn Driver> {
+        self.cuda.driver()
+    }
+
+    fn fill(&self, stream: &Stream, block: &Buffer<u8>, pattern: u32) -> Result {
+        self.cuda.fill(stream, block, pattern)
+    }
+
+    fn check(&self, stream: &Stream, block: &Buffer<u8>, pattern: u32) -> Result {
+        self.cuda.check(stream, block, pattern)
+    }
+
+    fn finish(&self) -> Result<Vec<String>> {
+        let mut wrong = self.cuda.finish()?;
+        wrong.extend(self.fake.sim().hazards().into_iter().map(|hazard| hazard.to_string()));
+        wrong.extend(self.fake.violations());
         Ok(wrong)
     }
 }

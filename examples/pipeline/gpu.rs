@@ -1,4 +1,4 @@
-//! What the pipeline asks of GPUs beside memory: fills, copies between devices, and checks.
+//! What the pipeline asks of GPUs beside memory: fills and checks.
 
 use crate::Result;
 use millpond::driver::Driver;
@@ -8,15 +8,12 @@ use millpond_simgpu::{Completion, Sim};
 use std::sync::Arc;
 
 /// GPUs that hold real bytes. All work is submitted to streams; nothing here waits for a device.
-pub trait Gpu: Send + Sync {
+pub trait Gpu: Sync {
     /// For the pool.
     fn driver(&self) -> Arc<dyn Driver>;
 
     /// Fills all of a block with a pattern.
     fn fill(&self, stream: &Stream, block: &Buffer<u8>, pattern: u32) -> Result;
-
-    /// Copies all of a block to one on another device.
-    fn copy(&self, stream: &Stream, to: &Buffer<u8>, from: &Buffer<u8>) -> Result;
 
     /// Compares a block with its pattern when the stream comes to it.
     fn check(&self, stream: &Stream, block: &Buffer<u8>, pattern: u32) -> Result;
@@ -49,10 +46,6 @@ impl Gpu for Simulated {
     fn fill(&self, stream: &Stream, block: &Buffer<u8>, pattern: u32) -> Result {
         let stream = stream.handle().into();
         Ok(self.0.fill(stream, block.address(), block.bytes(), eight_bytes(pattern))?)
-    }
-
-    fn copy(&self, stream: &Stream, to: &Buffer<u8>, from: &Buffer<u8>) -> Result {
-        Ok(self.0.copy(stream.handle().into(), to.address(), from.address(), from.bytes())?)
     }
 
     fn check(&self, stream: &Stream, block: &Buffer<u8>, pattern: u32) -> Result {

@@ -35,6 +35,7 @@ struct Parcel {
 /// A stage: its streams, and the channels to and from its neighbours.
 struct Stage<'g> {
     gpu: &'g dyn Gpu,
+    pool: &'g Pool,
     number: usize,
     stages: usize,
     compute: Stream,
@@ -110,7 +111,9 @@ impl Stage<'_> {
         let Parcel { block: theirs, pattern, stream } = parcel;
         self.receive.wait(&stream)?;
         let ours = self.receive.alloc(theirs.len())?;
-        self.gpu.copy(&self.receive, &ours, &theirs)?;
+        let (to, from) = (ours.address(), theirs.address());
+        let (device, receive) = (self.receive.device(), self.receive.handle());
+        self.pool.driver().copy(device, receive, to, from, theirs.bytes())?;
         // Its device must not reuse the block before this copy, on another device, is done.
         theirs.last_use(&self.receive)?;
         drop(theirs);
@@ -161,6 +164,7 @@ fn main() -> Result {
         let stream = || pool.stream(DeviceId(number as u16));
         crew.push(Stage {
             gpu: &*gpu,
+            pool: &pool,
             number,
             stages,
             compute: stream()?,

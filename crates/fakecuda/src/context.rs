@@ -253,7 +253,7 @@ pub(crate) fn pop(_machine: &mut Machine, out: Ptr<CUcontext>) -> Answer {
 }
 
 pub(crate) fn get_device(machine: &mut Machine, out: Ptr<i32>) -> Answer {
-    out.set(i32::from(machine.current_device()?))
+    out.set(machine.device_handle(machine.current_device()?))
 }
 
 pub(crate) fn get_flags(machine: &mut Machine, out: Ptr<u32>) -> Answer {

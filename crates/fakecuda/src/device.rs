@@ -30,8 +30,8 @@ pub(crate) fn count(machine: &mut Machine, out: Ptr<i32>) -> Answer {
 }
 
 pub(crate) fn get(machine: &mut Machine, out: Ptr<i32>, ordinal: i32) -> Answer {
-    machine.device(ordinal)?;
-    out.set(ordinal)
+    let device = machine.device(ordinal)?;
+    out.set(machine.device_handle(device))
 }
 
 pub(crate) fn name(machine: &mut Machine, out: Ptr<c_char>, room: i32, device: i32) -> Answer {
@@ -77,7 +77,7 @@ pub(crate) fn bus_id(machine: &mut Machine, out: Ptr<c_char>, room: i32, device:
 pub(crate) fn by_bus_id(machine: &mut Machine, out: Ptr<i32>, id: Ptr<c_char>) -> Answer {
     let id = id.text()?.to_ascii_lowercase();
     let device = (0..machine.sim.device_count()).find(|device| bus(*device) == id);
-    out.set(i32::from(device.ok_or(INVALID_DEVICE)?))
+    out.set(machine.device_handle(device.ok_or(INVALID_DEVICE)?))
 }
 
 /// What a program that looks for features may rely on; all else is 0.
@@ -112,7 +112,10 @@ pub(crate) fn attribute(
         (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, CAPABILITY.1),
         (A::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1),
         (A::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1),
-        (A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1),
+        (
+            A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+            i32::from(machine.virtual_memory),
+        ),
         (A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, i32::from(machine.memory_pools)),
     ];
     let value = values.iter().find(|(known, _)| *known as u32 == attribute);

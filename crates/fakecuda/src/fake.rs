@@ -31,6 +31,8 @@ pub struct Config {
     pub memory_pools: bool,
     /// Whether devices can be peers; they can by default.
     pub peers: bool,
+    /// Whether devices say that they have virtual memory management; they do by default.
+    pub virtual_memory: bool,
 }
 
 impl Default for Config {
@@ -41,7 +43,7 @@ impl Default for Config {
 
 impl From<Builder> for Config {
     fn from(machine: Builder) -> Self {
-        Self { machine, memory_pools: true, peers: true }
+        Self { machine, memory_pools: true, peers: true, virtual_memory: true }
     }
 }
 
@@ -89,7 +91,9 @@ pub fn start(config: impl Into<Config>) -> Result<Fake, StartError> {
     load().map_err(StartError::Load)?;
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let sim = config.machine.shared_addresses(true).build().map_err(StartError::Build)?;
-    let machine = Machine::new(sim.clone(), next_generation(), config.memory_pools, config.peers);
+    let mut machine =
+        Machine::new(sim.clone(), next_generation(), config.memory_pools, config.peers);
+    machine.virtual_memory = config.virtual_memory;
     entry::reset_calls();
     *entry::machine() = Some(Box::new(machine));
     Ok(Fake { sim, _turn: turn })

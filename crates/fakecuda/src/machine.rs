@@ -19,6 +19,9 @@ use crate::pool::Pool;
 use crate::stream::Stream;
 use crate::thread;
 
+/// Bits of a device's ordinal.
+const ORDINAL_BITS: u32 = 10;
+
 /// All that the driver's functions share.
 pub(crate) struct Machine {
     pub sim: Sim,
@@ -28,6 +31,8 @@ pub(crate) struct Machine {
     pub memory_pools: bool,
     /// Whether devices can be peers.
     pub peers: bool,
+    /// Whether devices have virtual memory management.
+    pub virtual_memory: bool,
     pub initialised: bool,
     pub shut_down: bool,
     pub faults: Faults,
@@ -74,6 +79,7 @@ impl Machine {
             generation,
             memory_pools,
             peers,
+            virtual_memory: true,
             initialised: false,
             shut_down: false,
             faults: Faults::default(),
@@ -121,11 +127,22 @@ impl Machine {
         self.next_id - 1
     }
 
-    /// The device of an ordinal.
-    pub(crate) fn device(&self, ordinal: i32) -> Answer<u16> {
-        let device = u16::try_from(ordinal).ok();
-        let device = device.filter(|device| *device < self.sim.device_count());
-        device.ok_or(error::INVALID_DEVICE)
+    /// The device of an ordinal, or of what `cuDeviceGet` made of one.
+    pub(crate) fn device(&self, given: i32) -> Answer<u16> {
+        let (tag, ordinal) = (given >> ORDINAL_BITS, given & ((1 << ORDINAL_BITS) - 1));
+        let ours = tag == 0 || given & !((1 << ORDINAL_BITS) - 1) == self.device_tag();
+        let device = u16::try_from(ordinal).ok().filter(|device| *device < self.sim.device_count());
+        device.filter(|_| ours).ok_or(error::INVALID_DEVICE)
+    }
+
+    /// A device as `cuDeviceGet` answers it: an ordinal, and which machine it is of. A real driver's
+    /// are ordinals; here what a program does after its machine's end must not reach the next one.
+    pub(crate) fn device_handle(&self, device: u16) -> i32 {
+        self.device_tag() | i32::from(device)
+    }
+
+    fn device_tag(&self) -> i32 {
+        ((self.generation & 0xf_ffff) as i32) << ORDINAL_BITS
     }
 
     /// The current context, which must be one of this machine's and alive.

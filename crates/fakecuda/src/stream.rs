@@ -297,7 +297,7 @@ pub(crate) fn get_context(
 
 pub(crate) fn get_device(machine: &mut Machine, stream: Ptr<CUstream_st>, out: Ptr<i32>) -> Answer {
     let stream = machine.stream(stream)?;
-    out.set(i32::from(machine.stream_device(stream)?))
+    out.set(machine.device_handle(machine.stream_device(stream)?))
 }
 
 pub(crate) fn get_flags(machine: &mut Machine, stream: Ptr<CUstream_st>, out: Ptr<u32>) -> Answer {

@@ -160,7 +160,12 @@ impl<T: Copy + 'static> Slice<T> {
         stream: &Arc<CudaStream>,
     ) -> std::result::Result<Self, (Error, Buffer<T>)> {
         match lend(&buffer, stream) {
-            Ok(slice) => Ok(Self { slice, buffer: ManuallyDrop::new(buffer) }),
+            Ok(mut slice) => {
+                // Its uses on other streams come after what makes the memory its own's: as if the stream
+                // had written to it just now.
+                drop(slice.device_ptr_mut(stream));
+                Ok(Self { slice, buffer: ManuallyDrop::new(buffer) })
+            }
             Err(error) => Err((error, buffer)),
         }
     }
@@ -277,7 +282,8 @@ impl<T: Copy + 'static> Buffer<T> {
         stream: &Arc<CudaStream>,
     ) -> std::result::Result<CudaSlice<T>, (Error, Self)> {
         match lend(&self, stream) {
-            Ok(slice) => {
+            Ok(mut slice) => {
+                drop(slice.device_ptr_mut(stream));
                 self.into_address();
                 Ok(ManuallyDrop::into_inner(slice))
             }
