@@ -210,6 +210,7 @@ impl<M: Machine> Rig<M> {
     pub fn gets_done(&self, stream: &Stream) -> bool {
         let event = self.raw.create_event(stream.device()).unwrap();
         self.raw.record(stream.device(), event, stream.handle()).unwrap();
+        self.machine.pass_time();
         let timeout = Duration::from_millis(50);
         let done = self.raw.synchronize(stream.device(), event, timeout).unwrap();
         self.raw.destroy_event(stream.device(), event).unwrap();

@@ -9,6 +9,8 @@ mod support;
 
 mod addresses;
 mod capacity;
+#[cfg(all(feature = "cuda", unix))]
+mod cuda;
 mod figures;
 mod graphs;
 mod lifetime;
@@ -107,9 +109,18 @@ fn small_pages(lag: u64) -> impl Fn(u16, u64) -> Simulated {
     move |devices, bytes| Simulated::new(Completion::Lag(lag), 0, 64 << 10, devices, bytes)
 }
 
+#[cfg(all(feature = "cuda", unix))]
+fn cuda(seed: Option<u64>) -> impl Fn(u16, u64) -> cuda::Cuda {
+    move |devices, bytes| cuda::Cuda::new(seed, true, devices, bytes)
+}
+
 suite!(lag_0: lag(0));
 suite!(lag_7: lag(7));
 suite!(lag_50: lag(50));
 suite!(scheduled_1: scheduled(1));
 suite!(scheduled_2: scheduled(2));
 suite!(small_pages: small_pages(7));
+#[cfg(all(feature = "cuda", unix))]
+suite!(cuda_at_once: cuda(None));
+#[cfg(all(feature = "cuda", unix))]
+suite!(cuda_scheduled: cuda(Some(1)));
