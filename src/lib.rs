@@ -14,7 +14,8 @@
 //! # Memory
 //!
 //! Address space is reserved when the pool is built, pages are mapped as they are needed, and
-//! [`Pool::trim`] gives idle ones back. [`Pool::stats`] says what is live, what is reserved, and
+//! [`Pool::trim`] gives idle ones back. A device without virtual memory management gives plain
+//! allocations instead, of which nothing can move. [`Pool::stats`] says what is live, what is reserved, and
 //! which layer served.
 //!
 //! # Trouble

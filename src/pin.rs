@@ -10,7 +10,8 @@ use std::fmt;
 /// That must not happen to memory whose address somebody outside the pool goes on using: registered
 /// for RDMA or with a collective library, exported to another process, or reachable by a kernel
 /// that runs on while its blocks come and go. A pinned block can be freed and its memory reused;
-/// only its pages are neither moved nor given back. A pin keeps its pool open.
+/// only its pages are neither moved nor given back (or the plain allocation that it lies in). A pin
+/// keeps its pool open.
 pub struct Pin {
     core: Handle,
     device: Arc<Device>,

@@ -6,7 +6,7 @@ use crate::driver::{Caught, DeviceId, Driver, StreamHandle};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::{Fences, Owner};
 use crate::fork;
-use crate::heap::{Arena, Blocks, Gauge, Layout};
+use crate::heap::{Addresses, Arena, Blocks, Gauge, Layout};
 use crate::level::Level;
 use crate::pin::Pin;
 use crate::shard::Shards;
@@ -36,6 +36,7 @@ pub struct Builder {
     watermarks: Option<Watermarks>,
     host_wait: Duration,
     peer_access: bool,
+    peers: Vec<(DeviceId, Vec<DeviceId>)>,
     rescue: Option<Rescue>,
     /// The process that it was made in.
     process: u64,
@@ -65,7 +66,8 @@ impl Builder {
 
     /// How much more than the most that was ever live a device may hold while idle pages could be
     /// moved to where they are needed. Moving costs driver calls, holding costs memory. Default:
-    /// [`Headroom::Unbounded`] where a capacity is set, else [`Headroom::Automatic`].
+    /// [`Headroom::Unbounded`] where a capacity is set, else [`Headroom::Automatic`]. Without virtual
+    /// memory management nothing moves, and it is always [`Headroom::Unbounded`].
     #[must_use]
     pub fn headroom(mut self, headroom: Headroom) -> Self {
         self.headroom = Some(headroom);
@@ -81,7 +83,8 @@ impl Builder {
 
     /// Bytes of a page, the unit in which memory is taken from the driver and moved, rounded up to
     /// a power of two, and to the driver's granularity. Larger pages take fewer driver calls to get and to move, and more
-    /// memory: parts of a page cannot move. Default: the granularity.
+    /// memory: parts of a page cannot move. Without virtual memory management the sizes of plain
+    /// allocations are multiples of it. Default: the granularity.
     #[must_use]
     pub fn page_bytes(mut self, bytes: u64) -> Self {
         self.page_bytes = Some(bytes);
@@ -90,7 +93,9 @@ impl Builder {
 
     /// When a device holds more than `high` bytes, idle memory goes back to the driver until it
     /// holds `low`, as far as whole pages are idle and the work that used them is over. Looked at
-    /// once in 64 misses of the caches; nothing waits. Default: idle memory is kept.
+    /// once in 64 misses of the caches; nothing waits. Without virtual memory management whole plain
+    /// allocations go back, which waits for the device, and while it does not get done they stay.
+    /// Default: idle memory is kept.
     #[must_use]
     pub fn watermarks(mut self, low: u64, high: u64) -> Self {
         self.watermarks = Some(Watermarks { low: low.min(high), high });
@@ -99,10 +104,18 @@ impl Builder {
 
     /// Lets every device of the pool touch the memory of every other (copies and kernels across
     /// devices). Access is set page by page as memory is mapped, which costs driver time for each
-    /// device. Default: off.
+    /// device; without virtual memory management once, when the pool is built. Default: off.
     #[must_use]
     pub fn peer_access(mut self, on: bool) -> Self {
         self.peer_access = on;
+        self
+    }
+
+    /// Lets these devices, and no others, touch the memory of one device; goes before
+    /// [`Builder::peer_access`], which then decides for the other devices.
+    #[must_use]
+    pub fn device_peers(mut self, device: DeviceId, peers: &[DeviceId]) -> Self {
+        self.peers.push((device, peers.to_vec()));
         self
     }
 
@@ -128,11 +141,12 @@ impl Builder {
         self
     }
 
-    /// Builds the pool: reserves address space on every device, seven times its memory, and takes no
-    /// memory yet.
+    /// Builds the pool: reserves address space on every device that has virtual memory management,
+    /// seven times its memory, and takes no memory yet.
     ///
     /// # Errors
-    /// [`Error::Driver`] when a device cannot be asked or has no address space left;
+    /// [`Error::Driver`] when a device cannot be asked, has no address space left, or cannot be touched
+    /// by one that was to; [`Error::NoSuchDevice`] when [`Builder::device_peers`] named one;
     /// [`Error::Forked`] when the process has forked since the builder got its driver.
     pub fn build(self) -> Result<Pool> {
         if self.process != fork::generation() {
@@ -140,7 +154,12 @@ impl Builder {
         }
         let fences = Arc::new(Fences::new(Arc::clone(&self.driver)));
         let driver = Caught(Arc::clone(&self.driver));
-        let ids: Vec<DeviceId> = (0..self.driver.device_count()).map(DeviceId).collect();
+        let count = self.driver.device_count();
+        let ids: Vec<DeviceId> = (0..count).map(DeviceId).collect();
+        let mut named = self.peers.iter().flat_map(|(of, peers)| peers.iter().chain([of]));
+        if let Some(&device) = named.find(|device| device.0 >= count) {
+            return Err(Error::NoSuchDevice { device, count });
+        }
         let built = on_each(&ids, |&id| self.device(&driver, id, &fences));
         let mut devices = Vec::with_capacity(built.len());
         let mut failure = None;
@@ -152,14 +171,29 @@ impl Builder {
         }
         if let Some(error) = failure {
             for device in devices {
-                let (address, bytes) = device.reservation;
-                let _ = driver.unreserve(device.id, address, bytes);
+                if let Some((address, bytes)) = device.reservation {
+                    let _ = driver.unreserve(device.id, address, bytes);
+                }
             }
             return Err(error);
         }
         let devices = devices.into_iter().map(Arc::new).collect();
         let core = Core::new(self.driver, fences, devices, self.reuse, self.rescue);
         Ok(Pool(Handle::new(core)))
+    }
+
+    /// The devices that may touch one's memory, itself among them.
+    fn access(&self, id: DeviceId) -> Box<[DeviceId]> {
+        let named = self.peers.iter().rev().find(|(device, _)| *device == id);
+        let mut access: Vec<DeviceId> = match named {
+            Some((_, peers)) => peers.clone(),
+            None if self.peer_access => (0..self.driver.device_count()).map(DeviceId).collect(),
+            None => Vec::new(),
+        };
+        access.push(id);
+        access.sort_unstable();
+        access.dedup();
+        access.into()
     }
 
     fn device(&self, driver: &Caught, id: DeviceId, fences: &Arc<Fences>) -> Result<Device> {
@@ -175,10 +209,13 @@ impl Builder {
             .find_map(|&(device, bytes)| (device == id).then_some(bytes))
             .or(self.capacity)
             .or(self.share.map(|share| (info.memory_bytes as f64 * share) as u64));
-        let headroom = self.headroom.unwrap_or(match asked {
-            Some(_) => Headroom::Unbounded,
-            None => Headroom::Automatic,
-        });
+        let headroom = match (self.headroom, asked) {
+            // Nothing moves there, so nothing is gained by keeping to less.
+            _ if !info.virtual_memory => Headroom::Unbounded,
+            (Some(headroom), _) => headroom,
+            (None, Some(_)) => Headroom::Unbounded,
+            (None, None) => Headroom::Automatic,
+        };
         let settings = Settings {
             reuse: self.reuse,
             headroom,
@@ -186,16 +223,25 @@ impl Builder {
             host_wait: self.host_wait,
         };
         let limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
-        // Address space is cheap: enough that holes never force a move, nor the places that pages
-        // have left and that work in flight may still use. Small blocks alone may fill the device.
-        let span = info.memory_bytes.next_multiple_of(page_bytes);
-        let layout = Layout { page_bytes, small_bytes: span * 2, large_bytes: span * 5, limit };
-        let bytes = layout.small_bytes + layout.large_bytes;
-        // Pages larger than the granularity are aligned all the same.
-        let reserved = bytes + page_bytes - info.granularity;
-        let reservation = driver.reserve(id, reserved)?;
-        let base = reservation.next_multiple_of(page_bytes);
-        let blocks = Arc::new(Blocks::new(base, bytes));
+        let access = self.access(id);
+        let (addresses, reservation, blocks) = if info.virtual_memory {
+            // Address space is cheap: enough that holes never force a move, nor the places that pages
+            // have left and that work in flight may still use. Small blocks alone may fill the device.
+            let span = info.memory_bytes.next_multiple_of(page_bytes);
+            let (small, large) = (span * 2, span * 5);
+            // Pages larger than the granularity are aligned all the same.
+            let reserved = small + large + page_bytes - info.granularity;
+            let reservation = driver.reserve(id, reserved)?;
+            let blocks = Blocks::new(reservation.next_multiple_of(page_bytes), small + large);
+            (Addresses::Reserved { small, large }, Some((reservation, reserved)), blocks)
+        } else {
+            for &peer in access.iter().filter(|&&peer| peer != id) {
+                driver.enable_peer(id, peer)?;
+            }
+            (Addresses::Drivers, None, Blocks::anywhere())
+        };
+        let layout = Layout { page_bytes, addresses, limit };
+        let blocks = Arc::new(blocks);
         let gauge = Arc::new(Gauge::default());
         let mut arena = Arena::new(
             Arc::clone(&self.driver),
@@ -207,9 +253,7 @@ impl Builder {
             settings,
         )
         .ok_or(Error::TooManyBlocks { device: id })?;
-        if self.peer_access {
-            arena.set_access((0..self.driver.device_count()).map(DeviceId).collect());
-        }
+        arena.set_access(access);
         Ok(Device {
             id,
             blocks,
@@ -217,7 +261,7 @@ impl Builder {
             shards: Shards::default(),
             gauge,
             limit,
-            reservation: (reservation, reserved),
+            reservation,
         })
     }
 }
@@ -242,6 +286,7 @@ impl Pool {
             watermarks: None,
             host_wait: Duration::from_secs(1),
             peer_access: false,
+            peers: Vec::new(),
             rescue: None,
             process: fork::generation(),
         }
@@ -370,8 +415,7 @@ impl Pool {
     /// As [`Pool::free`], and [`Error::Forked`].
     pub fn pin(&self, address: u64) -> Result<Pin> {
         self.0.check_process()?;
-        let device = self.0.device_at(address).ok_or(Error::UnknownAddress { address })?;
-        let device = Arc::clone(self.0.device(device.id)?);
+        let device = Arc::clone(self.0.device(self.0.live_at(address)?.0.id)?);
         // Under the arena's lock: should the block be freed meanwhile, its pages stay all the same.
         let mut arena = lock(&device.arena);
         let (_, grant, _) = self.0.live_at(address)?;
@@ -391,7 +435,9 @@ impl Pool {
 
     /// Gives idle memory of one device back to the driver until at most `target` bytes are reserved,
     /// as far as whole pages are idle and the work that used them is over. Gives nothing back while a
-    /// stream of the device captures. Returns the bytes still reserved.
+    /// stream of the device captures. Without virtual memory management it is whole plain allocations
+    /// that go back, once all of the device's work is over, which is waited for as long as
+    /// [`Builder::host_wait`] says. Returns the bytes still reserved.
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`], [`Error::Forked`], or a driver error: what was not given back stays

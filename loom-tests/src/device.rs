@@ -6,8 +6,8 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use millpond::StreamId;
 use millpond::driver::{DeviceId, Driver, StreamHandle};
 use millpond::internals::{
-    Arena, Blocks, Core, Denied, Device, Enter, Fence, Fences, Gauge, Grant, Handle, Hint, Layout,
-    Owner, Request, Settings, Shards,
+    Addresses, Arena, Blocks, Core, Denied, Device, Enter, Fence, Fences, Gauge, Grant, Handle,
+    Hint, Layout, Owner, Request, Settings, Shards,
 };
 use millpond::{Error, Headroom, Reuse};
 use std::sync::Arc;
@@ -144,12 +144,11 @@ impl Pond {
         let driver: Arc<dyn Driver> = streams.driver.clone();
         let layout = Layout {
             page_bytes: PAGE,
-            small_bytes: PAGE,
-            large_bytes: span * PAGE,
+            addresses: Addresses::Reserved { small: PAGE, large: span * PAGE },
             limit: pages * PAGE,
         };
         let base = driver.reserve(DeviceId(0), 0).expect("address space");
-        let blocks = Arc::new(Blocks::new(base, layout.small_bytes + layout.large_bytes));
+        let blocks = Arc::new(Blocks::new(base, PAGE + span * PAGE));
         let gauge = Arc::new(Gauge::default());
         let settings = Settings {
             reuse,
@@ -174,7 +173,7 @@ impl Pond {
             shards: Shards::default(),
             gauge,
             limit: layout.limit,
-            reservation: (base, 0),
+            reservation: Some((base, 0)),
         };
         let devices = Box::new([Arc::new(device)]);
         let core = Core::new(driver, streams.fences.clone(), devices, reuse, None);

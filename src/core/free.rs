@@ -165,7 +165,29 @@ impl Core {
     /// The live block that starts at `address`.
     #[inline]
     pub fn live_at(&self, address: u64) -> Result<(&Device, Grant<'_>, Word)> {
-        let device = self.device_at(address).ok_or(Error::UnknownAddress { address })?;
+        match self.device_at(address) {
+            Some(device) => Self::live_on(device, address),
+            None => self.live_anywhere(address),
+        }
+    }
+
+    /// As `live_at` outside all reservations, where a driver may have put what it chose the address of.
+    /// Devices that no longer have memory there may still know the address.
+    #[cold]
+    #[inline(never)]
+    fn live_anywhere(&self, address: u64) -> Result<(&Device, Grant<'_>, Word)> {
+        let mut outcome = Err(Error::UnknownAddress { address });
+        for device in &self.devices {
+            match Self::live_on(device, address) {
+                Err(Error::UnknownAddress { .. }) => {}
+                known => outcome = known,
+            }
+        }
+        outcome
+    }
+
+    #[inline]
+    fn live_on(device: &Device, address: u64) -> Result<(&Device, Grant<'_>, Word)> {
         let (index, block, word) =
             device.blocks.find(address).ok_or(Error::UnknownAddress { address })?;
         match word.state() {

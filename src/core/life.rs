@@ -57,8 +57,9 @@ impl Core {
         // One after the other: a pool may be closed on any thread, also on one of a thread pool's,
         // which must not run other tasks while it holds the anchor.
         for device in &self.devices {
-            if lock(&device.arena).empty() {
-                let (address, bytes) = device.reservation;
+            if lock(&device.arena).empty()
+                && let Some((address, bytes)) = device.reservation
+            {
                 // Refused only by a driver that is going away, and the reservation with it.
                 let _ = self.driver.unreserve(device.id, address, bytes);
             }

@@ -39,8 +39,8 @@ pub struct Device {
     pub shards: Shards,
     pub gauge: Arc<Gauge>,
     pub limit: u64,
-    /// Address and bytes of the driver's reservation.
-    pub reservation: (u64, u64),
+    /// Address and bytes of the driver's reservation, where there is one.
+    pub reservation: Option<(u64, u64)>,
 }
 
 /// Everything that streams, buffers and threads share.
@@ -158,6 +158,7 @@ impl Core {
     }
 
     /// The device whose reservation holds `address`.
+    #[inline]
     pub fn device_at(&self, address: u64) -> Option<&Device> {
         self.devices.iter().map(|device| &**device).find(|device| device.blocks.contains(address))
     }

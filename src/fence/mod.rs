@@ -38,6 +38,7 @@
 mod asked;
 mod capture;
 mod check;
+mod drain;
 mod event;
 mod registry;
 mod stream;

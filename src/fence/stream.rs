@@ -111,6 +111,18 @@ impl StreamFence {
         self.q.load(Ordering::Relaxed) - 1
     }
 
+    /// Whether the driver failed to answer about the stream.
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Relaxed)
+    }
+
+    /// Whether the driver refused the last seal of a stream that has ended.
+    pub fn is_lost(&self) -> bool {
+        // Acquire pairs with the release of `retire`, and of `end`.
+        let retired = self.users.load(Ordering::Acquire) & RETIRED != 0;
+        retired && !self.ended.load(Ordering::Acquire)
+    }
+
     /// Whether the pool has to destroy the handle.
     pub fn is_owned(&self) -> bool {
         self.owned.load(Ordering::Relaxed)

@@ -1,13 +1,15 @@
 //! The arena: the part of a heap that one thread enters at a time, and the order in which a miss
 //! looks for memory.
 
-use super::Blocks;
 use super::extent::{Links, List};
 use super::fit::Effort;
 use super::gauge::Gauge;
 use super::index::Index;
 use super::pages::Pages;
+use super::plain::Plain;
 use super::plan::{Bound, Survey};
+use super::supply::Supply;
+use super::{ADDRESSES, Blocks};
 use crate::block::{Descriptor, State, StreamId, Word};
 use crate::config::{Reuse, Settings};
 use crate::driver::{DeviceId, Driver, DriverError};
@@ -16,7 +18,8 @@ use crate::fence::{Asked, Fences};
 use crate::size;
 use crate::sync::Arc;
 
-/// A region of the reservation, with its own extents. Small and large blocks never share one.
+/// A part of the address space with its own extents, or another view of all of it. Small and large
+/// blocks share none while there is other memory.
 pub(super) struct Region {
     pub first: u32,
     /// Bytes with memory behind them.
@@ -53,7 +56,11 @@ pub(super) const LARGE: u8 = 1;
 pub struct Arena {
     pub(super) blocks: Arc<Blocks>,
     pub(super) fences: Arc<Fences>,
+    pub(super) supply: Supply,
+    /// Memory that is taken in pages.
     pub(super) pages: Pages,
+    /// Or in segments.
+    pub(super) plain: Option<Plain>,
     pub(super) links: Vec<Links>,
     /// Descriptors that describe nothing.
     pub(super) spares: Vec<u32>,
@@ -93,7 +100,7 @@ pub enum Denied {
 }
 
 impl Arena {
-    /// An arena over a fresh reservation.
+    /// An arena over a fresh reservation, or over none.
     pub fn new(
         driver: Arc<dyn Driver>,
         device: DeviceId,
@@ -104,7 +111,8 @@ impl Arena {
         settings: Settings,
     ) -> Option<Self> {
         let base = blocks.base();
-        let pages = Pages::new(driver, device, base, layout.page_bytes, layout.limit, gauge);
+        let supply = Supply::new(driver, device, layout.limit, gauge);
+        let pages = Pages::new(base, layout.page_bytes);
         let region = || Region {
             first: 0,
             backed: 0,
@@ -115,7 +123,9 @@ impl Arena {
         let mut arena = Self {
             blocks,
             fences,
+            supply,
             pages,
+            plain: None,
             links: vec![Links::default()],
             spares: Vec::new(),
             regions: [region(), region()],
@@ -127,15 +137,21 @@ impl Arena {
             scratch: Survey::default(),
             listed: Vec::new(),
         };
-        let large = base + layout.small_bytes;
-        arena.regions[0].first = arena.describe_region(SMALL, base, layout.small_bytes)?;
-        arena.regions[1].first = arena.describe_region(LARGE, large, layout.large_bytes)?;
+        let (small, large) = match layout.addresses {
+            Addresses::Reserved { small, large } => ((base, small), (base + small, large)),
+            Addresses::Drivers => {
+                arena.plain = Some(Plain::default());
+                ((0, ADDRESSES), (0, ADDRESSES))
+            }
+        };
+        arena.regions[0].first = arena.describe_region(SMALL, small.0, small.1)?;
+        arena.regions[1].first = arena.describe_region(LARGE, large.0, large.1)?;
         Some(arena)
     }
 
     /// Makes memory accessible to these devices, this one among them. Before the first allocation.
     pub fn set_access(&mut self, devices: Box<[DeviceId]>) {
-        self.pages.set_access(devices);
+        self.supply.access = devices;
     }
 
     /// Serves a miss: a live block, its descriptor's index and word.
@@ -151,12 +167,12 @@ impl Arena {
     /// limit; and the last resorts.
     fn climb(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
-        if request.bytes > self.pages.limit() {
+        if request.bytes > self.supply.limit() {
             // Nothing on the way could help.
             return Err(self.out_of_memory(request, self.cached_bytes()));
         }
         self.requester = Some(request.stream);
-        self.pages.forgive();
+        self.supply.forgive();
         self.inquiry = self.new_inquiry();
         self.read_notes();
         self.inquiry = None;
@@ -165,7 +181,7 @@ impl Arena {
         }
         if region == SMALL
             && self.may_spread()
-            && let Some(taken) = self.stitch(region, request, Effort::Uncached, Bound::Budget)?
+            && let Some(taken) = self.grow(region, request, Effort::Uncached, Bound::Budget)?
         {
             return Ok(taken);
         }
@@ -187,18 +203,18 @@ impl Arena {
         {
             return Ok(taken);
         }
-        if let Some(taken) = self.stitch(region, request, ask, Bound::Budget)? {
+        if let Some(taken) = self.grow(region, request, ask, Bound::Budget)? {
             return Ok(taken);
         }
         if self.settings.reuse == Reuse::Wait {
             if let Some(taken) = self.fit(region, request, Effort::Wait)? {
                 return Ok(taken);
             }
-            if let Some(taken) = self.stitch(region, request, Effort::Wait, Bound::Budget)? {
+            if let Some(taken) = self.grow(region, request, Effort::Wait, Bound::Budget)? {
                 return Ok(taken);
             }
         }
-        if let Some(taken) = self.stitch(region, request, ask, Bound::Limit)? {
+        if let Some(taken) = self.grow(region, request, ask, Bound::Limit)? {
             return Ok(taken);
         }
         self.reclaim_for(region, request)
@@ -335,15 +351,25 @@ impl Arena {
             + self.links.capacity() * size_of::<Links>()
             + self.spares.capacity() * size_of::<u32>()) as u64
             + self.pages.bytes()
+            + self.plain.as_ref().map_or(0, |plain| plain.segments.bytes())
     }
 }
 
-/// How a reservation is divided.
+/// Where a device's memory lies, and in what it is taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
+    /// Bytes of a page, or what those of a segment are a multiple of.
     pub page_bytes: u64,
-    pub small_bytes: u64,
-    pub large_bytes: u64,
+    pub addresses: Addresses,
     /// Most physical bytes to take.
     pub limit: u64,
+}
+
+/// Who says where memory lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Addresses {
+    /// The pool: in a reservation with so many bytes for small blocks, and so many for large ones.
+    Reserved { small: u64, large: u64 },
+    /// The driver.
+    Drivers,
 }

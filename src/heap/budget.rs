@@ -40,8 +40,8 @@ impl Arena {
     /// more than the memory.
     pub(super) fn may_spread(&self) -> bool {
         self.regions[usize::from(SMALL)].backed
-            < self.spread_floor().max(self.pages.reserved() / SPREAD_SHARE)
-            && self.pages.room(self.budget(SMALL, self.peak_live, 0)) > 0
+            < self.spread_floor().max(self.supply.reserved() / SPREAD_SHARE)
+            && self.supply.room(self.budget(SMALL, self.peak_live, 0)) >= self.pages.page_bytes()
     }
 
     fn spread_floor(&self) -> u64 {

@@ -20,13 +20,15 @@ impl Arena {
     /// Checks the invariants on top of [`super::extent`], of the index, and of the pages. Panics with
     /// what is wrong. Up to [`Level::Heap`] blocks may come and go meanwhile; the extents may not.
     pub fn check(&self, level: Level) {
-        self.pages.check_counts();
+        let segments = self.plain.as_ref().map_or(0, |plain| plain.segments.held());
+        self.supply.check(self.pages.held() + segments);
         for region in &self.regions {
             assert_eq!(self.links[region.first as usize].prev, 0, "something before the first");
             LISTS.into_iter().for_each(|list| region.index(list).check_heads(&self.links, list));
         }
         if level >= Level::Heap {
             self.pages.check_invariants();
+            self.plain.iter().for_each(|plain| plain.segments.check());
             let extents = (0..self.regions.len()).map(|number| self.check_region(number)).sum();
             self.check_lists();
             self.check_descriptors(extents);
@@ -57,19 +59,31 @@ impl Arena {
             }
             let backed = state != State::Hole;
             with_memory += if backed { size } else { 0 };
-            let page = self.pages.page_bytes();
-            let mut at = address / page * page;
-            while at < address + size {
-                assert_eq!(self.pages.is_backed(at), backed, "page {at:#x} of {state:?} {index}");
-                // A hole may span terabytes: its ends will do.
-                at += if backed { page } else { size.max(page) };
-            }
+            self.check_backing(index, backed);
             (prev, end) = (index, Some(address + size));
             index = links.next;
             extents += 1;
         }
         assert_eq!(with_memory, region.backed, "bytes with memory in region {number}");
         extents
+    }
+
+    /// There is memory behind all of an extent, or behind nothing of it.
+    fn check_backing(&self, index: u32, backed: bool) {
+        let (block, links) = (self.block(index), self.links[index as usize]);
+        let (address, size, state) = (block.address(), block.size(), block.word().state());
+        if let Some(plain) = &self.plain {
+            let agree = plain.segments.agree(links.region, address, size, backed);
+            assert!(agree, "{state:?} {index} at {address:#x} with {size} bytes, and the segments");
+            return;
+        }
+        let page = self.pages.page_bytes();
+        let mut at = address / page * page;
+        while at < address + size {
+            assert_eq!(self.pages.is_backed(at), backed, "page {at:#x} of {state:?} {index}");
+            // A hole may span terabytes: its ends will do.
+            at += if backed { page } else { size.max(page) };
+        }
     }
 
     /// What the lists hold is what says that it is in them, each in the bin of its size.

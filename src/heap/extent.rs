@@ -3,7 +3,8 @@
 //! ```text
 //! every byte of a region lies in exactly one extent; links run in address order
 //! extent(next) starts where extent ends;  prev(next(i)) = i;  a region's first has no prev
-//! resident and hole pieces are separate extents; a border between them is a page border
+//! resident and hole pieces are separate extents; a border between them is a page border, or a
+//!   segment's; no extent lies in two segments
 //! Free and Hole extents are in their lists; Cached ones in theirs if INDEXED is set and no note of
 //!   theirs is waiting; blocks that are live again may still be there, and leave when found
 //! ```
@@ -199,11 +200,12 @@ impl Arena {
         }
     }
 
-    /// Whether claimed extent `index` may swallow its neighbour in the state `seen`.
-    fn mergeable(&self, hole: bool, seen: State) -> bool {
+    /// Whether a claimed extent may become one with a neighbour in the state `seen`; `upper` is the
+    /// upper one of the two.
+    fn mergeable(&self, hole: bool, seen: State, upper: u32) -> bool {
         match seen {
             State::Hole => hole,
-            State::Free | State::Cached => !hole,
+            State::Free | State::Cached => !hole && !self.is_border(upper),
             _ => false,
         }
     }
@@ -216,7 +218,7 @@ impl Arena {
                 return;
             }
             let seen = self.block(next).word();
-            if !self.mergeable(hole, seen.state()) {
+            if !self.mergeable(hole, seen.state(), next) {
                 return;
             }
             // Read before the claim, counted only if the claim on the same word succeeds.
@@ -239,7 +241,7 @@ impl Arena {
                 break;
             }
             let seen = self.block(prev).word();
-            if !self.mergeable(hole, seen.state()) {
+            if !self.mergeable(hole, seen.state(), index) {
                 break;
             }
             let Some(fences) = self.joint_fences(prev, index) else { break };
@@ -291,8 +293,8 @@ impl Arena {
     /// Whether a neighbour of a cached extent could be merged with it.
     pub(super) fn has_mergeable_neighbour(&self, index: u32) -> bool {
         let Links { prev, next, .. } = self.links[index as usize];
-        [prev, next]
+        [(prev, index), (next, next)]
             .into_iter()
-            .any(|i| i != 0 && self.mergeable(false, self.block(i).word().state()))
+            .any(|(i, upper)| i != 0 && self.mergeable(false, self.block(i).word().state(), upper))
     }
 }

@@ -158,9 +158,9 @@ impl Arena {
 
     /// Counts a request as served; `foreign` where another stream used the memory last.
     pub(super) fn count(&self, rung: Rung, foreign: bool) {
-        self.pages.gauge().count(rung);
+        self.supply.gauge().count(rung);
         if foreign {
-            self.pages.gauge().count_cross_hit();
+            self.supply.gauge().count_cross_hit();
         }
     }
 
@@ -181,7 +181,7 @@ impl Arena {
     }
 
     /// Cuts a claimed extent to the request's size, files the rest, and makes it live.
-    fn cut(&mut self, index: u32, request: Request) -> Result<(u32, Word), Denied> {
+    pub(super) fn cut(&mut self, index: u32, request: Request) -> Result<(u32, Word), Denied> {
         if worth_cutting(self.block(index).size(), request.bytes) {
             match self.split(index, request.bytes) {
                 Some(rest) => {

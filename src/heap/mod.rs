@@ -18,19 +18,23 @@ mod index;
 mod map;
 mod pages;
 mod place;
+mod plain;
 mod plan;
 mod reclaim;
+mod segment_policy;
+mod segments;
 mod shortage;
 mod stitch;
+mod supply;
 mod window;
 
-pub use arena::{Arena, Denied, Layout, Request};
+pub use arena::{Addresses, Arena, Denied, Layout, Request};
 pub use gauge::{Gauge, Rung};
 
 use crate::block::{Descriptor, Hint, Word};
 use crate::sync::{AtomicU32, Ordering};
 use crate::table::Table;
-use map::PageMap;
+use map::{Far, Near};
 
 /// The part of a heap that any thread may use at any time. Lock-free.
 pub struct Blocks {
@@ -38,21 +42,33 @@ pub struct Blocks {
     /// Head of the list of freed blocks that the arena's index does not hold yet. Pushed by the
     /// freeing thread, taken as a whole by the arena: no ABA.
     notes: AtomicU32,
-    map: PageMap,
-    /// The device's reservation.
+    /// By offset in the device's reservation, if it has one.
+    near: Near,
     base: u64,
     bytes: u64,
+    /// By address, if the driver chooses the addresses.
+    far: Far,
 }
 
+/// Addresses that a driver may give: below this one.
+pub(crate) const ADDRESSES: u64 = 1 << 57;
+
 impl Blocks {
+    /// The blocks of a reservation.
     pub fn new(base: u64, bytes: u64) -> Self {
         Self {
             table: Table::new(1 << Hint::INDEX_BITS),
             notes: AtomicU32::new(0),
-            map: PageMap::new(bytes),
+            near: Near::new(bytes),
             base,
             bytes,
+            far: Far::new(0),
         }
+    }
+
+    /// Blocks at addresses that the driver chooses.
+    pub fn anywhere() -> Self {
+        Self { far: Far::new(ADDRESSES), ..Self::new(0, 0) }
     }
 
     /// The descriptor behind a hint, or of an extent.
@@ -70,6 +86,8 @@ impl Blocks {
         self.base
     }
 
+    /// Whether an address lies in the reservation. None does where the driver chooses them.
+    #[inline]
     pub fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.base) < self.bytes
     }
@@ -77,9 +95,19 @@ impl Blocks {
     /// The block that starts at `address`, with its state word.
     pub fn find(&self, address: u64) -> Option<(u32, &Descriptor, Word)> {
         if !self.contains(address) {
-            return None;
+            return self.find_far(address);
         }
-        let index = self.map.get(address - self.base)?;
+        self.look_at(self.near.get(address - self.base)?, address)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_far(&self, address: u64) -> Option<(u32, &Descriptor, Word)> {
+        self.look_at(self.far.get(address)?, address)
+    }
+
+    #[inline]
+    fn look_at(&self, index: u32, address: u64) -> Option<(u32, &Descriptor, Word)> {
         let block = self.table.get(index)?;
         let word = block.word();
         (block.address() == address).then_some((index, block, word))
@@ -88,7 +116,10 @@ impl Blocks {
     /// Publishes the start of a block. Arena only.
     fn publish(&self, index: u32) -> bool {
         let offset_of = |i: u32| self.at(i).address().wrapping_sub(self.base);
-        self.map.set(offset_of(index), index, offset_of)
+        match self.bytes {
+            0 => self.far.set(offset_of(index), index, offset_of),
+            _ => self.near.set(offset_of(index), index, offset_of),
+        }
     }
 
     /// Tells the arena of a freed block. The caller set INDEXED on its word, so nobody else pushes
@@ -127,6 +158,6 @@ impl Blocks {
 
     /// Host memory held, in bytes.
     pub fn bookkeeping(&self) -> u64 {
-        self.table.bytes() + self.map.bytes()
+        self.table.bytes() + self.near.bytes() + self.far.bytes()
     }
 }

@@ -7,7 +7,7 @@
 //! something else.
 //!
 //! ```text
-//! reserved = page_bytes * (pages at home + spare pages) <= limit
+//! held = page_bytes * (pages at home + spare pages)
 //! home(p) = q   =>  q maps p, with access set;      q is backed  <=>  q maps some p with home(p) = q
 //! p is spare    =>  all work that used p's bytes, wherever, is over
 //! q is dormant  =>  work that used the mapping at q is over once q's fence has completed
@@ -19,11 +19,10 @@
 //! Every operation is transactional: a driver error part-way leaves all of this true, and each page
 //! at its old home.
 
-use super::gauge::Gauge;
 use super::place::{Place, Places};
+use super::supply::Supply;
 use crate::block::Fence;
-use crate::driver::{Caught, DeviceId, Driver, DriverError, DriverResult, PageHandle};
-use crate::sync::Arc;
+use crate::driver::{Caught, Driver, DriverResult, PageHandle};
 use std::ops::Range;
 
 /// A page's number. 0 is no page.
@@ -45,14 +44,8 @@ pub(super) struct Move {
 }
 
 pub(super) struct Pages {
-    driver: Caught,
-    device: DeviceId,
     base: u64,
     page_bytes: u64,
-    /// Devices that may touch this memory.
-    access: Box<[DeviceId]>,
-    /// Most physical bytes to take from the driver.
-    limit: u64,
     /// By number; the first is no page.
     pages: Vec<Page>,
     /// Numbers of pages that went back to the driver.
@@ -61,82 +54,29 @@ pub(super) struct Pages {
     /// Pages at home nowhere.
     spare: Vec<PageId>,
     pinned: u64,
-    /// The driver had no page left when it was last asked.
-    exhausted: bool,
-    gauge: Arc<Gauge>,
 }
 
 impl Pages {
-    pub fn new(
-        driver: Arc<dyn Driver>,
-        device: DeviceId,
-        base: u64,
-        page_bytes: u64,
-        limit: u64,
-        gauge: Arc<Gauge>,
-    ) -> Self {
+    pub fn new(base: u64, page_bytes: u64) -> Self {
         let none = Page { handle: PageHandle(0), home: 0, leaving: false };
         Self {
-            driver: Caught(driver),
-            device,
             base,
             page_bytes,
-            access: Box::new([device]),
-            limit,
             pages: vec![none],
             vacant: Vec::new(),
             places: Places::default(),
             spare: Vec::new(),
             pinned: 0,
-            exhausted: false,
-            gauge,
         }
-    }
-
-    /// Pages mapped from now on are accessible to these devices, this one among them.
-    pub fn set_access(&mut self, devices: Box<[DeviceId]>) {
-        self.access = devices;
     }
 
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
 
-    pub fn device(&self) -> DeviceId {
-        self.device
-    }
-
-    pub fn gauge(&self) -> &Gauge {
-        &self.gauge
-    }
-
-    /// Pages that can still be created without exceeding `bound` bytes in all, nor the limit. None
-    /// once the driver has refused, until `forgive`.
-    pub fn room(&self, bound: u64) -> u64 {
-        if self.exhausted {
-            return 0;
-        }
-        bound.min(self.limit).saturating_sub(self.reserved()) / self.page_bytes
-    }
-
-    /// Whether the driver had no page left when it was last asked.
-    pub fn is_exhausted(&self) -> bool {
-        self.exhausted
-    }
-
-    /// Asks the driver for pages again, although it had none left.
-    pub fn forgive(&mut self) {
-        self.exhausted = false;
-    }
-
-    /// Most physical bytes to hold.
-    pub fn limit(&self) -> u64 {
-        self.limit
-    }
-
     /// Physical bytes held.
-    pub fn reserved(&self) -> u64 {
-        self.gauge.reserved()
+    pub fn held(&self) -> u64 {
+        (self.pages.len() - 1 - self.vacant.len()) as u64 * self.page_bytes
     }
 
     /// Pages that are at home nowhere.
@@ -222,18 +162,18 @@ impl Pages {
 
     /// Takes `count` pages from the driver, or none; if it runs out on the way, those that it gave
     /// are spare: they serve together with others.
-    pub fn create(&mut self, count: u64) -> DriverResult<Vec<PageId>> {
+    pub fn create(&mut self, supply: &mut Supply, count: u64) -> DriverResult<Vec<PageId>> {
         let mut made = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            match self.create_one() {
+            match self.create_one(supply) {
                 Ok(page) => made.push(page),
                 Err(error) => {
-                    self.exhausted |= error.out_of_memory;
+                    supply.refused(&error);
                     let bytes = made.len() as u64 * self.page_bytes;
                     self.spare.extend(made);
                     if !error.out_of_memory {
                         // What the driver does not take back now stays spare.
-                        let _ = self.release_spare(bytes);
+                        let _ = self.release_spare(supply, bytes);
                     }
                     return Err(error);
                 }
@@ -242,12 +182,9 @@ impl Pages {
         Ok(made)
     }
 
-    fn create_one(&mut self) -> DriverResult<PageId> {
-        if self.gauge.reserved() + self.page_bytes > self.limit {
-            return Err(self.limit_reached());
-        }
-        let handle = self.driver.create_page(self.device, self.page_bytes)?;
-        self.gauge.set_reserved(self.gauge.reserved() + self.page_bytes);
+    fn create_one(&mut self, supply: &mut Supply) -> DriverResult<PageId> {
+        let bytes = self.page_bytes;
+        let handle = supply.take(bytes, |driver, device| driver.create_page(device, bytes))?;
         let page = Page { handle, home: 0, leaving: false };
         Ok(match self.vacant.pop() {
             Some(number) => {
@@ -265,19 +202,10 @@ impl Pages {
         })
     }
 
-    fn limit_reached(&self) -> DriverError {
-        DriverError {
-            call: "page limit",
-            code: 2,
-            message: format!("{} would hold more than {} bytes", self.device, self.limit),
-            out_of_memory: true,
-        }
-    }
-
     /// Gives pages that are at home nowhere their new homes, by ascending place: maps them where
     /// they are not mapped already. Dormant mappings in their way are removed; the caller knows
     /// that their fences have completed.
-    pub fn settle(&mut self, moves: &[Move]) -> DriverResult<()> {
+    pub fn settle(&mut self, supply: &Supply, moves: &[Move]) -> DriverResult<()> {
         let fresh = |pages: &Self, to: &Move| {
             let at = pages.places.get(to.place);
             at.page != to.page || !at.accessible
@@ -295,7 +223,7 @@ impl Pages {
                 count += 1;
             }
             if count > 0 {
-                result = self.map_run(&run[..count]);
+                result = self.map_run(supply, &run[..count]);
             }
             done += count.max(1);
         }
@@ -310,18 +238,18 @@ impl Pages {
     }
 
     /// Maps pages at neighbouring places and sets access.
-    fn map_run(&mut self, run: &[Move]) -> DriverResult<()> {
+    fn map_run(&mut self, supply: &Supply, run: &[Move]) -> DriverResult<()> {
         let first = run[0].place;
-        self.clear(first..first + run.len(), |_| true)?;
+        self.clear(supply, first..first + run.len(), |_| true)?;
         for to in run {
             let address = self.address_of(to.place);
             let handle = self.pages[to.page as usize].handle;
-            self.driver.map(self.device, address, self.page_bytes, handle)?;
+            supply.driver.map(supply.device, address, self.page_bytes, handle)?;
             let at = self.places.get_mut(to.place);
             *at = Place { page: to.page, pins: at.pins, ..Place::EMPTY };
         }
         let bytes = run.len() as u64 * self.page_bytes;
-        self.driver.set_access(self.device, self.address_of(first), bytes, &self.access)?;
+        supply.driver.set_access(supply.device, self.address_of(first), bytes, &supply.access)?;
         for to in run {
             self.places.get_mut(to.place).accessible = true;
         }
@@ -331,6 +259,7 @@ impl Pages {
     /// Removes the mappings at these places, ascending, for whose pages `which` holds.
     fn clear(
         &mut self,
+        supply: &Supply,
         places: impl Iterator<Item = usize>,
         which: impl Fn(&Page) -> bool,
     ) -> DriverResult<()> {
@@ -347,7 +276,7 @@ impl Pages {
         let mut result = Ok(());
         for run in runs {
             let bytes = run.len() as u64 * self.page_bytes;
-            let unmapped = self.driver.unmap(self.device, self.address_of(run.start), bytes);
+            let unmapped = supply.driver.unmap(supply.device, self.address_of(run.start), bytes);
             for place in run {
                 let at = self.places.get_mut(place);
                 match &unmapped {
@@ -362,7 +291,7 @@ impl Pages {
 
     /// Gives at most `bytes` of spare pages back to the driver, after removing every mapping of
     /// theirs. The first error is returned; what it concerns stays spare.
-    pub fn release_spare(&mut self, bytes: u64) -> DriverResult<()> {
+    pub fn release_spare(&mut self, supply: &mut Supply, bytes: u64) -> DriverResult<()> {
         let count = (bytes / self.page_bytes).min(self.spare());
         if count == 0 {
             return Ok(());
@@ -372,17 +301,18 @@ impl Pages {
             self.pages[page as usize].leaving = true;
         }
         let used: Vec<usize> = self.places.numbers().collect();
-        let mut result = self.clear(used.into_iter(), |page| page.leaving);
+        let mut result = self.clear(supply, used.into_iter(), |page| page.leaving);
         for number in leaving {
             let page = &mut self.pages[number as usize];
+            let handle = page.handle;
+            let release = |driver: &Caught, device| driver.release_page(device, handle);
             if !std::mem::take(&mut page.leaving) {
                 self.spare.push(number);
-            } else if let Err(error) = self.driver.release_page(self.device, page.handle) {
+            } else if let Err(error) = supply.give(self.page_bytes, release) {
                 self.spare.push(number);
                 result = result.and(Err(error));
             } else {
                 self.vacant.push(number);
-                self.gauge.set_reserved(self.gauge.reserved() - self.page_bytes);
             }
         }
         result
@@ -430,14 +360,6 @@ impl Pages {
             + (self.spare.capacity() + self.vacant.capacity()) * size_of::<PageId>()) as u64
     }
 
-    /// Checks what the counts say, in constant time: pages held are those with a number in use.
-    pub fn check_counts(&self) {
-        let held = (self.pages.len() - 1 - self.vacant.len()) as u64;
-        assert_eq!(self.reserved(), held * self.page_bytes, "reserved");
-        assert!(self.reserved() <= self.limit, "beyond the limit");
-        assert!(self.spare() <= held && self.reserved() <= self.gauge.peak());
-    }
-
     /// Checks the invariants on top of this file; panics with what is wrong.
     pub fn check_invariants(&self) {
         let mut at_home = 0;
@@ -453,6 +375,6 @@ impl Pages {
             assert_eq!(self.pages[page as usize].home, 0, "page {page} is spare and at home");
         }
         let held = at_home + self.spare.len() as u64;
-        assert_eq!(self.reserved(), held * self.page_bytes, "reserved");
+        assert_eq!(self.held(), held * self.page_bytes, "reserved pages are at home or spare");
     }
 }

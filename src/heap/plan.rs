@@ -228,14 +228,14 @@ impl Arena {
         plan.spare = open.min(self.pages.spare() - known);
         open -= plan.spare;
         let peak = self.peak_live.max(survey.live + request.bytes);
-        plan.fresh = open.min(self.pages.room(self.budget(region, peak, survey.pending)));
+        plan.fresh = open.min(self.supply.room(self.budget(region, peak, survey.pending)) / page);
         open -= plan.fresh;
         if open > 0 {
             open = self.choose_givers(runs, &mut plan, open);
         }
         if open > 0 {
             plan.fresh += open;
-            if bound == Bound::Budget || plan.fresh > self.pages.room(self.pages.limit()) {
+            if bound == Bound::Budget || plan.fresh > self.supply.room(self.supply.limit()) / page {
                 return None;
             }
         }

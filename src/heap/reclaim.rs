@@ -33,13 +33,14 @@ impl Arena {
         // As it was when the request came: what follows leaves nothing in caches.
         let cached = self.cached_bytes();
         let mut in_time = true;
+        let turn = FIRST_TURN.min(self.settings.host_wait);
         loop {
             let pending = self.oldest_fences();
             // The first attempt may learn that work is over, which the second makes use of.
             for _ in 0..2 {
-                self.pages.forgive();
-                if let Some(taken) = self.reclaim_once(region, request)? {
-                    self.pages.gauge().count(Rung::Gathered);
+                self.supply.forgive();
+                if let Some(taken) = self.reclaim_once(region, request, turn)? {
+                    self.supply.gauge().count(Rung::Gathered);
                     return Ok(taken);
                 }
             }
@@ -50,25 +51,38 @@ impl Arena {
                 continue;
             }
             if !self.wait_for_oldest(deadline) {
+                // With nothing more to wait for, there is time for segments to go.
+                let left = deadline.saturating_duration_since(Instant::now());
+                if self.plain.is_some()
+                    && let Some(taken) = self.reclaim_once(region, request, left)?
+                {
+                    self.supply.gauge().count(Rung::Gathered);
+                    return Ok(taken);
+                }
                 // What was taken in vain is not kept from others; what the driver does not take
                 // back stays spare.
-                if !self.fences.is_capturing(self.pages.device()) {
-                    let _ = self.pages.release_spare(u64::MAX);
+                if !self.fences.is_capturing(self.supply.device) {
+                    let _ = self.pages.release_spare(&mut self.supply, u64::MAX);
                 }
                 return Err(self.out_of_memory(request, cached));
             }
-            self.pages.gauge().count(Rung::HostWait);
+            self.supply.gauge().count(Rung::HostWait);
         }
     }
 
+    /// One attempt, in which segments may take a time to go.
     fn reclaim_once(
         &mut self,
         region: u8,
         request: Request,
+        within: Duration,
     ) -> Result<Option<(u32, Word)>, Denied> {
         self.merge_everywhere();
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(Some(taken));
+        }
+        if self.plain.is_some() {
+            return self.reclaim_plain(region, request, within);
         }
         if let Some(taken) = self.stitch(region, request, Effort::Ask, Bound::Limit)? {
             return Ok(Some(taken));
@@ -136,7 +150,7 @@ impl Arena {
     /// not at each call.
     pub(super) fn relieve(&mut self) {
         let Some(marks) = self.settings.watermarks else { return };
-        if self.pages.reserved() <= marks.high {
+        if self.supply.reserved() <= marks.high {
             self.until_relief = 0;
         } else if self.until_relief > 0 {
             self.until_relief -= 1;
@@ -149,13 +163,16 @@ impl Arena {
             let mut idle = [List::Free, List::Cached].into_iter();
             if idle.any(|list| large.index(list).first_bin(page).is_some()) {
                 // A driver that takes nothing back leaves things as they are.
-                let _ = self.trim(marks.low);
+                let _ = self.trim_within(marks.low, self.patience());
             }
         }
     }
 
-    /// Keeps the pages behind a range where they are, or no longer.
+    /// Keeps the memory behind a block where it is, or no longer.
     pub fn pin(&mut self, address: u64, bytes: u64, on: bool) {
+        if let Some(plain) = &mut self.plain {
+            return plain.segments.pin(address, on);
+        }
         let first = self.pages.place_of(address);
         let count = self.pages.place_of(address + bytes - 1) + 1 - first;
         self.pages.pin(first, count, on);
@@ -183,10 +200,16 @@ impl Arena {
     }
 
     /// Gives idle memory back to the driver until at most `target` bytes are reserved, as far as
-    /// whole pages are idle and their work is over. Does not wait.
+    /// whole pages are idle and their work is over. Does not wait, except for a device whose segments
+    /// are to go.
     pub fn trim(&mut self, target: u64) -> DriverResult<()> {
+        self.trim_within(target, self.settings.host_wait)
+    }
+
+    /// As `trim`, where such a device is waited for as long as `within`.
+    fn trim_within(&mut self, target: u64, within: Duration) -> DriverResult<()> {
         self.fences.finish_streams();
-        if self.fences.is_capturing(self.pages.device()) {
+        if self.fences.is_capturing(self.supply.device) {
             // Memory goes back when no capture can be disturbed by it.
             return Ok(());
         }
@@ -194,10 +217,13 @@ impl Arena {
         self.read_notes();
         self.merge_everywhere();
         let page = self.pages.page_bytes();
-        let surplus = self.pages.reserved().saturating_sub(target).next_multiple_of(page);
+        let surplus = self.supply.reserved().saturating_sub(target).next_multiple_of(page);
         // What was live once does not count any more.
         self.peak_live = 0;
+        if self.plain.is_some() {
+            return self.trim_plain(target, within);
+        }
         self.strip_idle((surplus / page).saturating_sub(self.pages.spare()));
-        self.pages.release_spare(surplus)
+        self.pages.release_spare(&mut self.supply, surplus)
     }
 }

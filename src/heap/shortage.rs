@@ -26,12 +26,12 @@ impl Arena {
     /// The out-of-memory answer as things stand; `cached` is what lay in caches when the request came.
     pub(super) fn out_of_memory(&self, request: Request, cached: u64) -> Denied {
         let mut report = OutOfMemory {
-            device: self.pages.device(),
+            device: self.supply.device,
             stream: request.stream,
             requested: request.requested,
             live: 0,
-            reserved: self.pages.reserved(),
-            limit: self.pages.limit(),
+            reserved: self.supply.reserved(),
+            limit: self.supply.limit(),
             free: self.pages.spare_bytes(),
             cached,
             largest_free: 0,

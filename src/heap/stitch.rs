@@ -126,7 +126,7 @@ impl Arena {
                 self.unwind(claims);
                 match error.out_of_memory {
                     // There were no more new pages: the next plan asks for none.
-                    true if plan.fresh > 0 && self.pages.is_exhausted() => Ok(Step::Again),
+                    true if plan.fresh > 0 && self.supply.is_exhausted() => Ok(Step::Again),
                     // No memory for a mapping, which giving some back may cure.
                     true => Ok(Step::Failed),
                     false => Err(Denied::Driver(error)),
@@ -306,7 +306,7 @@ impl Arena {
     /// home, or spare.
     fn move_pages(&mut self, plan: &Plan, over: bool, request: Request) -> DriverResult<()> {
         // Pages at home nowhere: new ones, and spare ones.
-        let mut loose = self.pages.create(plan.fresh)?;
+        let mut loose = self.pages.create(&mut self.supply, plan.fresh)?;
         let mut moves: Vec<Move> = Vec::with_capacity(plan.places.len());
         for &(place, known) in &plan.places {
             if let Some(page) = known
@@ -337,13 +337,14 @@ impl Arena {
         moves.sort_unstable_by_key(|to| to.place);
         debug_assert_eq!(moves.len(), plan.places.len());
 
-        self.pages.settle(&moves).inspect_err(|_| {
+        self.pages.settle(&self.supply, &moves).inspect_err(|_| {
             for &(place, page) in &lifted {
                 self.pages.put_back(place, page);
             }
             self.pages.give_spare(ours);
             // As many as were new go back; what the driver does not take stays spare.
-            let _ = self.pages.release_spare(plan.fresh * self.pages.page_bytes());
+            let bytes = plan.fresh * self.pages.page_bytes();
+            let _ = self.pages.release_spare(&mut self.supply, bytes);
         })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::machine::{D0, D1, MIB, Machine, Rig};
 use crate::support::{Ledger, Rng};
-use millpond::size;
+use millpond::{DeviceId, Error, Pool, size};
 
 /// Random blocks on two devices never overlap while live, and are aligned.
 pub fn aligned_and_disjoint<M: Machine>(make: impl Fn(u16, u64) -> M) {
@@ -108,4 +108,38 @@ pub fn everything_goes_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
     drop(pool);
     drop(late);
     rig.assert_nothing_leaked();
+}
+
+/// An address leads to its block, whichever device it is on, and to nothing once its memory has gone.
+pub fn addresses_of_many_devices<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let rig = Rig::new(make, 3, 64 * MIB);
+    let (pool, other) = (rig.pool(), rig.pool());
+    let streams = [0, 1, 2].map(|device| pool.stream(DeviceId(device)).unwrap());
+    for bytes in [700, 3 * MIB] {
+        let at = streams.each_ref().map(|stream| pool.allocate(bytes, stream).unwrap());
+        let live = |pool: &Pool| pool.stats().devices.iter().map(|d| d.live_bytes).collect();
+        for (number, &address) in at.iter().enumerate().rev() {
+            assert_eq!(other.free(address), Err(Error::UnknownAddress { address }));
+            assert_eq!(
+                pool.free(address + 512),
+                Err(Error::UnknownAddress { address: address + 512 })
+            );
+            let pin = pool.pin(address).unwrap();
+            assert!(format!("{pin:?}").contains(&format!("device: {number}")), "{pin:?}");
+            drop(pin);
+            pool.free(address).unwrap();
+            let left: Vec<u64> = live(&pool);
+            let want: Vec<u64> = (0..3).map(|d| if d < number { bytes } else { 0 }).collect();
+            assert_eq!(left, want);
+            assert_eq!(pool.free(address), Err(Error::NotAllocated { address }));
+        }
+        for device in 0..3 {
+            assert_eq!(rig.trim_idle(&pool, DeviceId(device), 0), 0);
+        }
+        for address in at {
+            assert_eq!(pool.free(address), Err(Error::UnknownAddress { address }));
+        }
+    }
+    drop((streams, other));
+    rig.done(pool);
 }

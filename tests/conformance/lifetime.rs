@@ -200,7 +200,7 @@ pub fn clones_are_one_pool<M: Machine>(make: impl Fn(u16, u64) -> M) {
 
 /// Two pools over one driver know nothing of each other.
 pub fn two_pools_over_one_driver<M: Machine>(make: impl Fn(u16, u64) -> M) {
-    let rig = Rig::new(make, 1, 64 * MIB);
+    let rig = Rig::new(make, 1, 128 * MIB);
     let (one, two) = (rig.pool(), rig.pool());
     let (s, t) = (one.stream(D0).unwrap(), two.stream(D0).unwrap());
     let mut ledger = crate::support::Ledger::default();

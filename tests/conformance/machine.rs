@@ -44,6 +44,7 @@ pub trait Machine: Sync {
 pub struct Simulated {
     sim: Sim,
     completion: Completion,
+    virtual_memory: bool,
 }
 
 impl Simulated {
@@ -57,13 +58,22 @@ impl Simulated {
             .oracle(true)
             .build()
             .unwrap();
-        Self { sim, completion }
+        Self { sim, completion, virtual_memory: true }
+    }
+
+    /// The same without virtual memory management.
+    pub fn plain(self) -> Self {
+        Self { virtual_memory: false, ..self }
     }
 }
 
 impl Machine for Simulated {
     fn driver(&self) -> Arc<dyn Driver> {
-        Arc::new(SimDriver::new(self.sim.clone()))
+        let sim = self.sim.clone();
+        Arc::new(match self.virtual_memory {
+            true => SimDriver::new(sim),
+            false => SimDriver::without_virtual_memory(sim),
+        })
     }
 
     fn write(&self, stream: StreamHandle, address: u64, bytes: u64, label: u64) {
@@ -113,6 +123,8 @@ pub struct Rig<M> {
     pub machine: M,
     pub driver: Arc<Watched>,
     pub page: u64,
+    /// Whether pages can be moved.
+    pub moves: bool,
     raw: Arc<dyn Driver>,
     bytes: u64,
     labels: AtomicU64,
@@ -140,9 +152,10 @@ impl<M: Machine> Rig<M> {
     pub fn new(make: impl Fn(u16, u64) -> M, devices: u16, bytes: u64) -> Self {
         let machine = make(devices, bytes);
         let raw = machine.driver();
-        let page = raw.device(D0).unwrap().granularity;
+        let info = raw.device(D0).unwrap();
+        let (page, moves) = (info.granularity, info.virtual_memory);
         let driver = Watched::new(Arc::clone(&raw));
-        Self { machine, driver, page, raw, bytes, labels: AtomicU64::new(1) }
+        Self { machine, driver, page, moves, raw, bytes, labels: AtomicU64::new(1) }
     }
 
     /// A builder of a pool on the watched driver, with the whole device as its capacity.

@@ -16,6 +16,7 @@ mod graphs;
 mod lifetime;
 mod machine;
 mod pins;
+mod plain;
 mod pressure;
 mod reuse;
 mod stitch;
@@ -29,23 +30,40 @@ use machine::{MIB, Simulated};
 use millpond_simgpu::Completion;
 
 /// All cases on one kind of machine: a name, and what makes a machine from a number of devices and
-/// the bytes of each.
+/// the bytes of each. Cases behind a bar hold only where pages move, or are the unit that memory is
+/// taken in: machines without virtual memory management leave them out, and have cases of their own,
+/// in `plain`, for what becomes of those promises.
 macro_rules! suite {
     ($name:ident: $make:expr) => {
+        suite! { @list $name, all, $make; }
+    };
+    ($name:ident: without virtual memory $make:expr) => {
+        suite! {
+            @list $name, some, $make;
+            plain: segments_are_shared_and_cut, blocks_lie_in_one_segment, whole_segments_go_back,
+                targets_are_met_with_few_segments, nothing_goes_back_before_it_must,
+                idle_segments_make_room, each_region_serves_the_other, the_least_will_do,
+                pinned_segments_stay, watermarks_take_segments, streams_wait_before_segments_go,
+                a_device_that_hangs_is_left_alone, memory_at_the_limit_goes_round;
+        }
+    };
+    (@list $name:ident, $which:ident, $make:expr; $($own:tt)*) => {
         mod $name {
-            suite! { @cases $make;
+            suite! { @cases $which, $make;
                 addresses: aligned_and_disjoint, sizes_around_every_border, thousands_of_one_size,
-                    everything_goes_back;
+                    addresses_of_many_devices, everything_goes_back;
                 reuse: same_stream_at_once, cross_stream_only_when_ordered,
                     short_memory_moves_between_streams, policy_same_stream, policy_completed,
-                    policy_wait, cached_blocks_are_not_stranded;
+                    cached_blocks_are_not_stranded
+                    // A stream waits where pages could be moved otherwise.
+                    | policy_wait;
                 uses: recorded_uses_end_with_the_free, last_uses_end_where_declared,
                     later_declarations_replace_earlier_ones, uses_on_the_own_stream,
                     cached_blocks_used_elsewhere_are_stamped_anew, five_user_streams,
                     twenty_user_streams, a_part_of_a_block_of_many_users,
                     uses_by_address_and_from_many_threads, freed_on_other_threads,
                     merged_from_four_streams, merged_from_twelve_streams,
-                    used_on_another_device;
+                    used_on_another_device, only_peers_touch_memory;
                 waits: waits_are_remembered, waits_cover_nothing_later, waits_are_transitive,
                     transitive_only_in_order, seals_tell_what_was_known_at_them, waits_across_devices,
                     many_streams_wait_for_each_other, many_seals_at_once;
@@ -53,23 +71,27 @@ macro_rules! suite {
                     a_thousand_streams, blocks_of_an_earlier_stream_of_the_number,
                     registered_streams_stay_the_callers, clones_are_one_stream;
                 capacity: out_of_memory_tells_the_truth, memory_in_flight_is_waited_for,
-                    scattered_pages_are_gathered, the_driver_runs_out_first,
-                    trim_gives_back_what_is_idle, trim_keeps_to_targets_between_pages,
-                    no_memory_at_all;
-                stitch: pages_move_under_work_in_flight, pages_go_there_and_back,
+                    the_driver_runs_out_first, no_memory_at_all
+                    // The pages that are moved together, and those that go back.
+                    | scattered_pages_are_gathered, trim_gives_back_what_is_idle,
+                    trim_keeps_to_targets_between_pages;
+                stitch: pages_move_all_the_time
+                    // Which pages move, and what becomes of old mappings.
+                    | pages_move_under_work_in_flight, pages_go_there_and_back,
                     pages_come_back_while_work_is_in_flight,
                     old_mappings_give_way_when_they_may, tails_of_pages_are_used,
-                    a_window_may_end_inside_a_page, a_window_may_start_inside_a_page,
-                    pages_move_all_the_time;
-                pins: pinned_memory_stays_where_it_is, windows_may_include_pinned_memory,
-                    pins_add_up, only_live_blocks_are_pinned, a_pin_keeps_its_pool_open;
+                    a_window_may_end_inside_a_page, a_window_may_start_inside_a_page;
+                pins: only_live_blocks_are_pinned, a_pin_keeps_its_pool_open
+                    // Whose pages do not move.
+                    | pinned_memory_stays_where_it_is, windows_may_include_pinned_memory, pins_add_up;
                 graphs: graph_memory_serves_its_graph_alone, captures_reuse_their_own_memory,
                     captured_buffers_outlive_their_graph, capturing_streams_are_left_alone,
                     graph_memory_dropped_in_another_capture, graph_memory_keeps_its_pool_open;
-                pressure: no_headroom, a_share_of_headroom, headroom_without_bound,
-                    automatic_headroom, watermarks, watermarks_leave_work_in_flight_alone,
-                    a_callback_makes_room, a_callback_may_allocate, the_report_names_streams,
-                    a_share_of_the_device;
+                pressure: a_callback_makes_room, a_callback_may_allocate, the_report_names_streams,
+                    a_share_of_the_device
+                    // Within a headroom pages are moved; above a watermark those that are idle go.
+                    | no_headroom, a_share_of_headroom, headroom_without_bound, automatic_headroom,
+                    watermarks, watermarks_leave_work_in_flight_alone;
                 strand: idle_streams_strand_nothing, ten_thousand_streams,
                     ended_streams_keep_no_tables,
                     a_stuck_stream_holds_up_nobody, memory_of_a_stuck_stream_comes_back;
@@ -78,22 +100,33 @@ macro_rules! suite {
                     dropped_by_many_at_once, threads_leave_nothing_behind,
                     addresses_in_place_of_buffers, casts_keep_the_memory, clones_are_one_pool,
                     two_pools_over_one_driver;
-                figures: live_and_reserved_are_true, the_peak_stays, hits_add_up;
+                figures: live_and_reserved_are_true, hits_add_up
+                    // No more pages are taken than were needed.
+                    | the_peak_stays;
                 threads: many_threads_one_stream, many_threads_many_streams,
                     many_threads_small_blocks, many_threads_short_lived_streams,
                     taken_by_hint_and_by_fit_at_once;
+                $($own)*
             }
         }
     };
-    (@cases $make:expr; $($module:ident: $($case:ident),*;)*) => {
-        $(mod $module {
+    (@cases all, $make:expr;
+        $($module:ident: $($case:ident),* $(| $($moving:ident),*)?;)*) => {
+        $(suite! { @module $module, $make; $($case)* $($($moving)*)? })*
+    };
+    (@cases some, $make:expr;
+        $($module:ident: $($case:ident),* $(| $($moving:ident),*)?;)*) => {
+        $(suite! { @module $module, $make; $($case)* })*
+    };
+    (@module $module:ident, $make:expr; $($case:ident)*) => {
+        mod $module {
             #[allow(unused_imports, reason = "for the expression that makes the machine")]
             use crate::*;
             $(#[test]
             fn $case() {
                 crate::$module::$case($make);
             })*
-        })*
+        }
     };
 }
 
@@ -109,9 +142,18 @@ fn small_pages(lag: u64) -> impl Fn(u16, u64) -> Simulated {
     move |devices, bytes| Simulated::new(Completion::Lag(lag), 0, 64 << 10, devices, bytes)
 }
 
+fn plain(make: impl Fn(u16, u64) -> Simulated) -> impl Fn(u16, u64) -> Simulated {
+    move |devices, bytes| make(devices, bytes).plain()
+}
+
 #[cfg(all(feature = "cuda", unix))]
 fn cuda(seed: Option<u64>) -> impl Fn(u16, u64) -> cuda::Cuda {
     move |devices, bytes| cuda::Cuda::new(seed, true, devices, bytes)
+}
+
+#[cfg(all(feature = "cuda", unix))]
+fn cuda_plain() -> impl Fn(u16, u64) -> cuda::Cuda {
+    move |devices, bytes| cuda::Cuda::new(Some(2), false, devices, bytes)
 }
 
 suite!(lag_0: lag(0));
@@ -120,7 +162,12 @@ suite!(lag_50: lag(50));
 suite!(scheduled_1: scheduled(1));
 suite!(scheduled_2: scheduled(2));
 suite!(small_pages: small_pages(7));
+suite!(plain_lag_0: without virtual memory plain(lag(0)));
+suite!(plain_lag_7: without virtual memory plain(lag(7)));
+suite!(plain_scheduled: without virtual memory plain(scheduled(3)));
 #[cfg(all(feature = "cuda", unix))]
 suite!(cuda_at_once: cuda(None));
 #[cfg(all(feature = "cuda", unix))]
 suite!(cuda_scheduled: cuda(Some(1)));
+#[cfg(all(feature = "cuda", unix))]
+suite!(cuda_plain: without virtual memory cuda_plain());

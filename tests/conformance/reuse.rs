@@ -93,7 +93,7 @@ pub fn policy_completed<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 256 * MIB);
     let pool = rig.builder().reuse(Reuse::Completed).build().unwrap();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
-    let bytes = 2 * rig.page.max(MIB);
+    let bytes = 8 * rig.page.max(MIB);
     let freed = rig.touch(&s, bytes);
     let first = rig.get(&t, bytes);
     if rig.machine.holds_work() {

@@ -27,8 +27,9 @@ pub fn idle_streams_strand_nothing<M: Machine>(make: impl Fn(u16, u64) -> M) {
             }
             let most = pool.stats().devices[0].peak_reserved_bytes;
             // Of a stream that did not end the pool learns that it is idle by an event that it
-            // records when it is first asked: policy `Completed` may take one block more till then.
-            let spare = if keep && reuse == Reuse::Completed { bytes } else { 0 };
+            // records when it is first asked: policy `Completed` may take one block more till then, and
+            // so may any where nothing moves, and there is no bound to what is held.
+            let spare = if keep && (reuse == Reuse::Completed || !rig.moves) { bytes } else { 0 };
             let bound = bytes + bytes / 10 + spare;
             assert!(most <= bound, "{reuse:?}, kept {keep}: {most} for {bytes}");
             assert_eq!(rig.driver.calls("synchronize"), 0);
@@ -42,7 +43,7 @@ pub fn idle_streams_strand_nothing<M: Machine>(make: impl Fn(u16, u64) -> M) {
 pub fn ten_thousand_streams<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 256 * MIB);
     let pool = rig.builder().headroom(Headroom::Share(0.0)).build().unwrap();
-    const SOME: u64 = 100;
+    const SOME: u64 = 1000;
     let mut first = (0, 0);
     for number in 1..=10_000 {
         let stream = pool.stream(D0).unwrap();

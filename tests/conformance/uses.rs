@@ -1,7 +1,7 @@
 //! Blocks used on more streams than their own: every one of them is over before the memory moves.
 
 use crate::machine::{Block, D0, D1, MIB, Machine, Rig};
-use millpond::{Pool, Reuse, Stream};
+use millpond::{DeviceId, Error, Pool, Reuse, Stream};
 
 fn streams<const N: usize>(pool: &Pool) -> [Stream; N] {
     [0; N].map(|_| pool.stream(D0).unwrap())
@@ -254,7 +254,7 @@ pub fn uses_by_address_and_from_many_threads<M: Machine>(make: impl Fn(u16, u64)
 
 /// Blocks freed by another thread than allocated them, used or not, then given to other streams.
 pub fn freed_on_other_threads<M: Machine>(make: impl Fn(u16, u64) -> M) {
-    let rig = Rig::new(make, 1, 32 * MIB);
+    let rig = Rig::new(make, 1, 64 * MIB);
     let pool = rig.pool();
     let [home, user, next] = streams(&pool);
     for bytes in SIZES {
@@ -345,5 +345,41 @@ pub fn used_on_another_device<M: Machine>(make: impl Fn(u16, u64) -> M) {
         }
         drop((home, next, user));
         rig.done(pool);
+    }
+}
+
+/// Who may touch a device's memory: those named for it, or else all where access is for all.
+pub fn only_peers_touch_memory<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let ids = [0, 1, 2].map(DeviceId);
+    let nobody = Error::NoSuchDevice { device: DeviceId(3), count: 3 };
+    for (of, peers) in [(3, 0), (0, 3)] {
+        let rig = Rig::new(&make, 3, 64 * MIB);
+        let builder = rig.builder().device_peers(DeviceId(of), &[DeviceId(peers)]);
+        assert_eq!(builder.build().unwrap_err(), nobody);
+        rig.assert_nothing_leaked();
+    }
+    // Device 0 named nobody first; of device 1 only the peers of the whole pool are known.
+    for (all, may) in [(false, [&[0, 2][..], &[1], &[2]]), (true, [&[0, 2], &[0, 1, 2], &[2]])] {
+        for (home, user) in ids.iter().flat_map(|&home| ids.map(|user| (home, user))) {
+            let rig = Rig::new(&make, 3, 64 * MIB);
+            let builder = rig.builder().peer_access(all).device_peers(ids[0], &[]);
+            let builder = builder.device_peers(ids[0], &[ids[2], ids[0]]).device_peers(ids[2], &[]);
+            let pool = builder.build().unwrap();
+            let [s, t] = [home, user].map(|device| pool.stream(device).unwrap());
+            let blocks = [700, 3 * MIB].map(|bytes| rig.get(&s, bytes));
+            rig.assert_quiet();
+            blocks.iter().for_each(|block| rig.use_on(&t, &s, block));
+            assert!(rig.gets_done(&t));
+            let allowed = may[usize::from(home.0)].contains(&user.0);
+            assert_eq!(rig.machine.hazards().is_empty(), allowed, "{user} touches {home}: {all}");
+            for block in blocks {
+                block.buffer.record_use(&t).unwrap();
+                drop(block);
+            }
+            drop((s, t));
+            pool.check_invariants_at(millpond::Level::Full);
+            drop(pool);
+            rig.assert_nothing_leaked();
+        }
     }
 }

@@ -8,7 +8,7 @@ pub fn waits_are_remembered<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
     let pool = rig.pool();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
-    let bytes = 2 * rig.page.max(MIB);
+    let bytes = 8 * rig.page.max(MIB);
     for _ in 0..5 {
         let freed = rig.touch(&s, bytes);
         t.wait(&s).unwrap();

@@ -6,8 +6,9 @@ use crate::workload::{get, workload};
 use millpond::{Error, Level, Reuse};
 use millpond_simgpu::ErrorCode;
 
-const SETUPS: [Setup; 5] = [
+const SETUPS: [Setup; 6] = [
     Setup::lag(5, Reuse::Wait).restless(),
+    Setup::lag(5, Reuse::Wait).restless().plain(),
     Setup::lag(0, Reuse::Wait),
     Setup::lag(5, Reuse::Completed),
     Setup::scheduled(Reuse::Wait),
@@ -43,7 +44,7 @@ fn run(setup: Setup, gone: u16, nth: u64) {
 
 #[test]
 fn a_context_goes_after_each_call() {
-    for setup in &SETUPS[..if slow() { 5 } else { 4 }] {
+    for setup in &SETUPS[..if slow() { 6 } else { 5 }] {
         let calls = setup.calls().pools;
         for gone in [0, 1] {
             (1..=calls).for_each(|nth| run(*setup, gone, nth));

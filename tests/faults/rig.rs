@@ -21,6 +21,8 @@ pub struct Setup {
     pub stuck: Option<Stuck>,
     /// Whether the pool gives back, moves and shares memory whenever it can.
     pub restless: bool,
+    /// Whether memory cannot be mapped.
+    pub plain: bool,
 }
 
 /// A stream of the workload's that hangs.
@@ -36,7 +38,7 @@ pub struct Stuck {
 
 impl Setup {
     pub const fn lag(lag: u64, reuse: Reuse) -> Self {
-        Self { completion: Completion::Lag(lag), reuse, stuck: None, restless: false }
+        Self { completion: Completion::Lag(lag), reuse, stuck: None, restless: false, plain: false }
     }
 
     pub const fn scheduled(reuse: Reuse) -> Self {
@@ -45,6 +47,10 @@ impl Setup {
 
     pub const fn restless(self) -> Self {
         Self { restless: true, ..self }
+    }
+
+    pub const fn plain(self) -> Self {
+        Self { plain: true, ..self }
     }
 
     pub const fn stuck(self, stuck: Stuck) -> Self {
@@ -93,7 +99,11 @@ impl Rig {
             .oracle(true)
             .build()
             .unwrap();
-        let driver = Watched::new(Arc::new(SimDriver::new(sim.clone())));
+        let simulated = match setup.plain {
+            true => SimDriver::without_virtual_memory(sim.clone()),
+            false => SimDriver::new(sim.clone()),
+        };
+        let driver = Watched::new(Arc::new(simulated));
         let streams = Arc::<Mutex<Streams>>::default();
         if let Some(Stuck { stream, at, .. }) = setup.stuck {
             let (sim, theirs) = (sim.clone(), Arc::clone(&streams));
@@ -193,7 +203,7 @@ impl Rig {
 
 /// What is missing but for memory.
 pub fn without_memory(leaks: Leaks) -> Leaks {
-    Leaks { pages: 0, mappings: 0, reservations: 0, bytes: 0, ..leaks }
+    Leaks { pages: 0, mappings: 0, reservations: 0, allocations: 0, bytes: 0, ..leaks }
 }
 
 /// With the trouble over the pool serves again on a device, and across its streams. Where the driver

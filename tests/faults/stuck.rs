@@ -9,9 +9,11 @@ use std::time::Duration;
 /// The streams of the workload.
 const STREAMS: usize = 5;
 
-const SETUPS: [Setup; 5] = [
+const SETUPS: [Setup; 7] = [
     Setup::lag(2, Reuse::Completed),
     Setup::lag(2, Reuse::Wait),
+    Setup::lag(2, Reuse::Completed).restless().plain(),
+    Setup::lag(2, Reuse::Wait).plain(),
     Setup::lag(2, Reuse::SameStream),
     Setup::scheduled(Reuse::Wait),
     Setup::lag(2, Reuse::Completed).restless(),
@@ -38,7 +40,7 @@ fn each_stream_hangs_from_each_call_on() {
 fn calls_fail_while_a_stream_hangs() {
     let (setups, codes, points) = match slow() {
         true => (&SETUPS[..], &CODES[..3], 3),
-        false => (&SETUPS[..2], &CODES[1..2], 2),
+        false => (&SETUPS[..3], &CODES[1..2], 2),
     };
     for setup in setups {
         let part = setup.calls().pools / points;

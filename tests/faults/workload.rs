@@ -50,6 +50,15 @@ fn move_pages(rig: &Rig, s: &Stream, t: &Stream) {
     drop((guard, filler));
 }
 
+/// Segments go for larger ones, on request and where there is no room, between two streams.
+fn change_segments(rig: &Rig, pool: &Pool, s: &Stream, t: &Stream) {
+    rig.noted(pool.trim(s.device(), 0));
+    for (mib, stream) in [(10, s), (12, s), (20, t), (26, s), (28, t), (32, s)] {
+        drop(get(rig, stream, mib * MIB));
+        (0..2).for_each(|_| rig.sim.tick());
+    }
+}
+
 /// One run. Errors are passed over, so that what comes after a failed call is tried too.
 pub fn workload(rig: &Rig, pool: &Pool) {
     let sim = &rig.sim;
@@ -78,7 +87,10 @@ pub fn workload(rig: &Rig, pool: &Pool) {
     held.swap_remove(3).into_iter().for_each(drop);
     held.push(get(rig, b, 9 * MIB));
     if let Some(d) = rig.stream(pool, DeviceId(1)) {
-        move_pages(rig, c, &d);
+        match rig.setup.plain {
+            false => move_pages(rig, c, &d),
+            true => change_segments(rig, pool, c, &d),
+        }
     }
     rig.noted(pool.trim(DeviceId(1), 2 * MIB));
     let late = get(rig, b, 6000);
