@@ -43,11 +43,8 @@ pub(crate) struct Capture {
     streams: BTreeMap<usize, Vec<usize>>,
     invalid: bool,
     /// What a question for the dependencies was answered with.
-    told: Vec<CUgraphNode>,
+    told: Vec<usize>,
 }
-
-// SAFETY: the node handles told are numbers in the guise of pointers, which nobody follows.
-unsafe impl Send for Capture {}
 
 /// A point in a capture: what an event recorded in it stands for.
 #[derive(Clone, Debug)]
@@ -346,11 +343,11 @@ pub(crate) fn info(
     };
     let capture = machine.captures.get_mut(&number).ok_or(INVALID_VALUE)?;
     let nodes = capture.streams.get(&stream).cloned().unwrap_or_default();
-    capture.told =
-        nodes.into_iter().map(|node| capture.nodes[node].handle as CUgraphNode).collect();
+    capture.told = nodes.into_iter().map(|node| capture.nodes[node].handle).collect();
     id.set_if_wanted(number);
     graph.set_if_wanted(capture.graph as CUgraph);
-    after.set_if_wanted(capture.told.as_ptr());
+    // Handles are as wide as pointers.
+    after.set_if_wanted(capture.told.as_ptr().cast());
     count.set_if_wanted(capture.told.len());
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cudarc::driver::sys::{CUcontext, CUctx_st};
+use cudarc::driver::sys::{CUcontext, CUctx_st, CUresult};
 
 use crate::error::{Answer, CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
 use crate::machine::Machine;
@@ -57,8 +57,11 @@ impl Machine {
     fn end_context(&mut self, context: usize) -> Answer {
         let device = self.context(context)?.device;
         capture::end_all_of(self, context);
-        // What is in flight is waited for, as far as it ends at all.
-        let _ = self.sim.device_synchronize(device);
+        // What is in flight is waited for, as far as it ends at all: host functions do.
+        let done = self.sim.device_synchronize(device);
+        if done.is_err() && self.host_functions_go_on() {
+            return Err(CUresult::CUDA_ERROR_LAUNCH_TIMEOUT);
+        }
         let of = |owner: usize| owner == context;
         let streams: Vec<_> = self.streams.iter().filter(|(_, s)| of(s.context)).collect();
         let left = streams.iter().filter(|(_, stream)| !stream.is_default()).count();

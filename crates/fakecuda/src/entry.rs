@@ -102,7 +102,8 @@ fn call(function: Function, body: &mut dyn FnMut(&mut Machine) -> Answer) -> Ans
             return answer;
         }
         PROGRESS.notify_all();
-        if answer != Err(CUresult::CUDA_ERROR_LAUNCH_TIMEOUT) {
+        let stuck = answer == Err(CUresult::CUDA_ERROR_LAUNCH_TIMEOUT);
+        if !stuck || !machine.host_functions_go_on() {
             return answer;
         }
         // The wait is for a host function, which runs while the lock is free.

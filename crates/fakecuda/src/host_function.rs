@@ -122,6 +122,12 @@ impl Machine {
         })
     }
 
+    /// Whether a function runs, or could: work that waits for one goes on some time.
+    pub(crate) fn host_functions_go_on(&self) -> bool {
+        let mut jobs = self.host_functions.jobs.iter();
+        jobs.any(|job| job.running || self.sim.host_call_due(&job.call, true))
+    }
+
     fn host_function_returned(&mut self, number: u64) {
         let jobs = &mut self.host_functions.jobs;
         if let Some(at) = jobs.iter().position(|job| job.number == number)

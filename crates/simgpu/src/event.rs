@@ -270,11 +270,11 @@ impl Sim {
                 let Some(record) = &event.record else {
                     return Ok(());
                 };
-                if let Due::Tick { behind, .. } = &record.due {
+                if let (Due::Tick { at, behind }, Completion::Lag(lag)) =
+                    (&record.due, inner.completion)
+                {
                     lag::follow(&mut waiter.behind, behind);
-                    if !behind.is_empty() {
-                        waiter.given_at = Some(inner.clock.load(Ordering::Relaxed));
-                    }
+                    waiter.given_at = waiter.given_at.max(Some(at.saturating_sub(lag)));
                 }
                 let Some(world) = turn.as_deref_mut() else {
                     return Ok(());
