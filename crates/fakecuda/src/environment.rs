@@ -48,10 +48,11 @@ fn read(name: &str) -> Option<u64> {
 /// The machine that the environment describes.
 pub(crate) fn machine() -> Box<Machine> {
     let on = |name: &str| read(name).is_none_or(|value| value != 0);
-    let mut builder = Sim::builder()
+    let default = Sim::builder()
         .contents(on("FAKECUDA_CONTENTS"))
         .oracle(on("FAKECUDA_ORACLE"))
         .shared_addresses(true);
+    let mut builder = default.clone();
     if let Some(devices) = read("FAKECUDA_DEVICES") {
         builder = builder.devices(u16::try_from(devices).unwrap_or(u16::MAX));
     }
@@ -70,7 +71,7 @@ pub(crate) fn machine() -> Box<Machine> {
     let sim = builder.build().unwrap_or_else(|error| {
         eprintln!("fakecuda: {error}; the default machine instead");
         // The default contradicts nothing; were it to, the caller would catch the panic.
-        Sim::builder().shared_addresses(true).build().expect("the default machine")
+        default.build().expect("the default machine")
     });
     unsafe extern "C" {
         fn atexit(function: extern "C" fn()) -> c_int;

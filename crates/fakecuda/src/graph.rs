@@ -3,7 +3,8 @@
 //! An executable graph has *lanes*: simulated streams of its own. A node goes on the lane of a node
 //! that it comes after, if no other has, else on a new one. A launch orders the lanes by events just as
 //! the graph says and no more, so that the race oracle sees two branches that touch the same bytes.
-//! Lanes are kept from launch to launch, which orders the launches of one executable graph.
+//! At the end of a launch the lanes wait for each other: launches of one executable graph come one after
+//! the other.
 
 use std::sync::Arc;
 
@@ -194,8 +195,11 @@ fn replay(
     }
     for from in lanes {
         let end = mark(machine, *from, events)?;
-        let waited = machine.sim.stream_wait(on, end);
-        machine.judge(waited)?;
+        // The launch's stream waits for all, and so does the next launch, on whatever stream.
+        for to in lanes.iter().filter(|to| *to != from).chain([&on]) {
+            let waited = machine.sim.stream_wait(*to, end);
+            machine.judge(waited)?;
+        }
     }
     Ok(())
 }

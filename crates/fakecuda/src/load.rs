@@ -142,9 +142,10 @@ fn load_once() -> Result<(), LoadError> {
 }
 
 fn open(path: &Path) -> Result<(), LoadError> {
-    let failed = |error: libloading::Error| LoadError::Open {
-        path: path.to_path_buf(),
-        why: error.to_string(),
+    let failed = |error: libloading::Error| {
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+        let why = format!("{error}{}", cause.unwrap_or_default());
+        LoadError::Open { path: path.to_path_buf(), why }
     };
     // SAFETY: our own library, which has no initialisers.
     let library = unsafe { Library::new(path) }.map_err(failed)?;
