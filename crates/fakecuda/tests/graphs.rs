@@ -58,6 +58,7 @@ fn forked(overlap: usize) -> (sys::CUgraph, CUstream, [CUdeviceptr; 2]) {
     let (fork, join) = (plain_event(), plain_event());
     let (block, copied) = (alloc(128), alloc(128));
     assert_eq!(begin(a, RELAXED), OK);
+    assert_eq!(fill(block, 0, 128, a), OK);
     assert_eq!((record(fork, a), wait(b, fork)), (OK, OK));
     assert_eq!(fill(block, 1, 64 + overlap, a), OK);
     assert_eq!(fill(block + 64, 2, 64, b), OK);
@@ -78,7 +79,7 @@ fn branches_run_beside_each_other_and_are_joined() {
             sys::cuGraphGetNodes(graph, null_mut(), &mut nodes).result().unwrap();
             sys::cuGraphGetEdges(graph, null_mut(), null_mut(), &mut edges).result().unwrap();
         }
-        assert_eq!((nodes, edges), (3, 2));
+        assert_eq!((nodes, edges), (4, 4));
         let exec = instantiate(graph);
         for _ in 0..3 {
             assert_eq!(launch(exec, a), OK);

@@ -89,7 +89,13 @@ fn a_program() {
     let ok = Code::CUDA_SUCCESS;
     assert_eq!((fill(block, 1, 64, a), fill(block, 2, 64, b)), (ok, ok));
     let event = plain_event();
-    assert_eq!(destroy_event(event), Code::CUDA_SUCCESS);
+    let other = alloc(64);
+    let late = (0..200).filter(|_| {
+        assert_eq!((fill(other, 2, 64, b), record(event, b)), (ok, ok));
+        query(event) == Code::CUDA_ERROR_NOT_READY
+    });
+    assert!(late.count() > 0, "a seed makes work late");
+    assert_eq!(destroy_event(event), ok);
     assert_eq!(query(event), Code::CUDA_ERROR_INVALID_HANDLE);
 }
 

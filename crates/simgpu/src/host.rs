@@ -62,7 +62,9 @@ impl Sim {
     /// With `push`, the stream's work is run up to there, as a device does by itself. (With
     /// [`Completion::Lag`] work takes no time, and only host functions and hangs hold it up.)
     pub fn host_call_due(&self, call: &HostCall, push: bool) -> bool {
-        let mut world = self.inner.world();
+        // A mere question takes no step: who asks is a thread of its own, whose timing must not decide
+        // what the seed does.
+        let mut world = if push { self.inner.world() } else { self.inner.peek() };
         let done = match &call.before.due {
             Due::Tick { behind, .. } => !lag::stuck(behind),
             Due::Flag(flag) => {

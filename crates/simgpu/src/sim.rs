@@ -89,6 +89,11 @@ impl Inner {
         world
     }
 
+    /// The world as it is.
+    pub(crate) fn peek(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
     /// The world for a call that needs it only where calls must come in one order.
     pub(crate) fn turn(&self) -> Option<MutexGuard<'_, World>> {
         self.ordered.then(|| self.world())
