@@ -3,6 +3,7 @@
 mod args;
 mod driver_calls;
 mod exit;
+mod gpus;
 mod output;
 mod replay;
 mod size;

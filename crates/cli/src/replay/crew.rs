@@ -4,12 +4,12 @@
 //! what the thread's caches hold. Jobs go out to all of them and are over when all have answered;
 //! a replay starts at one moment on all.
 
-use super::calls::Reading;
 use super::machine::Machine;
 use super::program::Program;
 use super::run::{Plain, Refused, Slots, clear, replay};
 use super::timing::Samples;
 use super::watch::{Cold, Gauge, Touches, Watch};
+use crate::gpus::Reading;
 use anyhow::{Context, anyhow};
 use millpond::Stream;
 use std::sync::mpsc::{Receiver, Sender, channel};

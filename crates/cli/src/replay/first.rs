@@ -1,10 +1,10 @@
 //! From what a first replay showed to the figures that are reported.
 
-use super::calls::Reading;
 use super::crew::{Answer, Stage};
 use super::record::{Cold, CrossStream, DeviceRecord, Hits, Ladder, Record};
 use super::timing::{Samples, empty_ns};
 use crate::args::ReplayArgs;
+use crate::gpus::Reading;
 use millpond::Stats;
 use millpond_trace::{Summary, Trace};
 use std::sync::PoisonError;

@@ -1,8 +1,7 @@
 //! What a replay runs on: simulated devices and a pool over them.
 
-use super::calls::Reading;
-use super::driver::CountingDriver;
 use crate::args::{Capacity, ReplayArgs};
+use crate::gpus::{Metered, Reading};
 use anyhow::{Context, ensure};
 use millpond::driver::sim::SimDriver;
 use millpond::{DeviceId, Pool, Stream};
@@ -20,7 +19,7 @@ const MOST_BYTES: u64 = 16 << 40;
 /// Devices and a pool.
 pub(super) struct Machine {
     pub sim: Sim,
-    driver: Arc<CountingDriver>,
+    driver: Arc<Metered>,
     pub pool: Pool,
     /// Most bytes of each device.
     pub limits: Vec<u64>,
@@ -45,7 +44,8 @@ impl Machine {
             .completion(Completion::Lag(args.lag))
             .oracle(args.oracle)
             .build()?;
-        let driver = Arc::new(CountingDriver::new(SimDriver::new(sim.clone())));
+        let driver = Arc::new(SimDriver::new(sim.clone()));
+        let driver = Arc::new(Metered::simulated(driver, sim.clone()));
         let mut builder = Pool::builder_shared(driver.clone()).reuse(args.reuse.into());
         if let Some(headroom) = args.headroom {
             builder = builder.headroom(headroom.0);
@@ -68,7 +68,7 @@ impl Machine {
 
     /// What the driver's counters show.
     pub fn reading(&self) -> Reading {
-        Reading::take(&self.sim, &self.driver)
+        self.driver.reading()
     }
 }
 

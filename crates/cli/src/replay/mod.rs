@@ -1,9 +1,7 @@
 //! `millpond replay`: recorded traces go through the pool.
 
-mod calls;
 mod carry;
 mod crew;
-mod driver;
 mod first;
 mod human;
 mod machine;

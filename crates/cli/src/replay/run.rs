@@ -5,9 +5,9 @@
 //! from `watch`.
 
 use super::carry::Carry;
-use super::driver::own_wait;
 use super::machine::Machine;
 use super::program::{Op, Program};
+use crate::gpus::own_wait;
 use anyhow::Context;
 use millpond::{Buffer, Error, Result, Stream};
 use millpond_simgpu::Sim;

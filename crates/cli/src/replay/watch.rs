@@ -1,10 +1,10 @@
 //! Passes that are measured call by call, or checked for races.
 
-use super::calls::Reading;
 use super::machine::Machine;
 use super::program::Program;
 use super::run::{self, Hooks};
 use super::timing::Samples;
+use crate::gpus::Reading;
 use anyhow::Context;
 use millpond::{Buffer, Result, Stream};
 use millpond_simgpu::Touch;

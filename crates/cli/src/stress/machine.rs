@@ -7,13 +7,16 @@ use super::ledger::{Ledger, count};
 use super::occupancy::Occupancy;
 use super::rng::Rng;
 use super::worker::Halt;
+use crate::gpus::Metered;
 use millpond::driver::sim::SimDriver;
 use millpond::{Error, Pool, Stream, size};
 use millpond_simgpu::{Completion, Sim, Touch};
+use std::sync::Arc;
 
 /// What all threads of a run share.
 pub(super) struct Machine {
     pub sim: Sim,
+    pub driver: Arc<Metered>,
     pub pool: Pool,
     pub ledger: Ledger,
     occupancy: Occupancy,
@@ -51,9 +54,12 @@ impl Machine {
             .oracle(setup.oracle)
             .seed(setup.seed)
             .build()?;
-        let pool = Pool::builder(SimDriver::new(sim.clone())).peer_access(true).build()?;
+        let driver = Arc::new(SimDriver::new(sim.clone()));
+        let driver = Arc::new(Metered::simulated(driver, sim.clone()));
+        let pool = Pool::builder_shared(driver.clone()).peer_access(true).build()?;
         Ok(Self {
             sim,
+            driver,
             pool,
             ledger: Ledger::new(usize::from(setup.devices)),
             occupancy: Occupancy::new(ADDRESSES * (u64::from(setup.devices) + 1)),

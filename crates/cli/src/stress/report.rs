@@ -6,7 +6,7 @@ use super::worker::Crew;
 use crate::driver_calls::DriverCalls;
 use crate::output;
 use crate::size::Bytes;
-use millpond_simgpu::{Call, Sim};
+use millpond_simgpu::Sim;
 use serde::Serialize;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -137,9 +137,10 @@ impl Report {
                 }
             })
             .collect();
-        let calls = crew.machine.sim.counters();
+        let mut driver_calls = crew.machine.driver.reading().calls();
         let own_waits = ledger.waits.load(Relaxed);
-        let waits = calls.get(Call::StreamWait).saturating_sub(own_waits);
+        let waits = driver_calls.stream_wait.saturating_sub(own_waits);
+        driver_calls.stream_wait = waits;
         Self {
             driver: "sim",
             seed,
@@ -168,10 +169,7 @@ impl Report {
             peak_live_bytes: devices.iter().map(|device| device.peak_live_bytes).sum(),
             peak_reserved_bytes: devices.iter().map(|device| device.peak_reserved_bytes).sum(),
             devices,
-            driver_calls: DriverCalls::counted(|call| match call {
-                Call::StreamWait => waits,
-                _ => calls.get(call),
-            }),
+            driver_calls,
             waits,
             schedule_waits: own_waits,
             busy: ledger.busy.load(Relaxed),
