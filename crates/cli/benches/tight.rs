@@ -113,7 +113,7 @@ fn row(trace: &Path, factor: f64, lag: u64) -> anyhow::Result<[String; 8]> {
 
 fn replay(trace: &Path, factor: f64, lag: u64) -> anyhow::Result<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_millpond"))
-        .args(["replay", "--json", "--repeat", "1"])
+        .args(["replay", "--driver", "sim", "--json", "--repeat", "1"])
         .args(["--capacity", &format!("{factor}x"), "--lag", &lag.to_string()])
         .arg(trace)
         .output()?;

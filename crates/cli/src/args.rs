@@ -29,20 +29,25 @@ pub(crate) struct ReplayArgs {
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
 
-    /// Whose memory it is; simulated GPUs where there is no other
+    /// Whose memory it is; NVIDIA GPUs where there are any, simulated ones elsewhere
     #[arg(long, value_enum)]
     pub driver: Option<DriverName>,
+
+    /// Who serves the memory: the pool, or what it is compared with, over NVIDIA GPUs
+    #[arg(long, value_enum, default_value_t = AllocatorName::Pool)]
+    pub allocator: AllocatorName,
 
     /// The memory-management mechanism
     #[arg(long, value_enum, default_value_t = Mechanism::Pool, value_name = "NAME")]
     pub mechanism: Mechanism,
 
-    /// When memory that one stream freed may serve another
-    #[arg(long, value_enum, default_value_t = ReuseName::Wait)]
-    pub reuse: ReuseName,
+    /// When memory that one stream freed may serve another; "wait" by default
+    #[arg(long, value_enum)]
+    pub reuse: Option<ReuseName>,
 
     /// Most memory of each device, rounded up to pages: bytes, or a multiple of the trace's peak on
-    /// that device (times the threads); without it a device has 80 GiB, and the pool holds little more than it needs
+    /// that device (times the threads); without it a simulated device has 80 GiB, a real one what is
+    /// free, less a 32nd, and the pool holds little more than it needs
     #[arg(long, value_name = "8GiB|1.02x")]
     pub capacity: Option<Capacity>,
 
@@ -56,9 +61,26 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "4MiB", value_parser = page)]
     pub page: Option<Bytes>,
 
-    /// An event completes so many trace operations after its record
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub lag: u64,
+    /// Memory in plain allocations instead of pages that are mapped
+    #[arg(long)]
+    pub plain: bool,
+
+    /// On real GPUs: the trace's devices on those that there are, in turn, where there are fewer
+    #[arg(long)]
+    pub fold: bool,
+
+    /// On simulated GPUs: an event completes so many trace operations after its record; 0 by default
+    #[arg(long, value_name = "N")]
+    pub lag: Option<u64>,
+
+    /// On simulated GPUs: what driver calls cost, as `millpond costs --json` prints it
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
+
+    /// With cuda-async: idle memory that the driver's pool keeps, in bytes, or "max" for all;
+    /// without it the driver's own setting, which is 0
+    #[arg(long, value_name = "1GiB|max", value_parser = threshold)]
+    pub release_threshold: Option<Bytes>,
 
     /// Each step on streams of its own: at its mark a new stream takes the place of each of the
     /// trace's, waits for it, and the old one is dropped
@@ -75,7 +97,7 @@ pub(crate) struct ReplayArgs {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
 
-    /// Look for races: each block gets a first write and last reads, and all touches are checked
+    /// On simulated GPUs, look for races: each block gets a first write and last reads, and all touches are checked
     #[arg(long)]
     pub oracle: bool,
 
@@ -91,6 +113,27 @@ pub(crate) enum DriverName {
     Sim,
     /// NVIDIA GPUs
     Cuda,
+}
+
+/// Who serves memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AllocatorName {
+    /// Millpond
+    Pool,
+    /// cuMemAllocAsync and cuMemFreeAsync
+    CudaAsync,
+    /// cuMemAlloc and cuMemFree
+    CudaPlain,
+}
+
+impl AllocatorName {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::CudaAsync => "cuda-async",
+            Self::CudaPlain => "cuda-plain",
+        }
+    }
 }
 
 /// How memory is managed.
@@ -137,6 +180,11 @@ impl From<ReuseName> for Reuse {
             ReuseName::Wait => Self::Wait,
         }
     }
+}
+
+/// A release threshold.
+fn threshold(text: &str) -> Result<Bytes, String> {
+    if text == "max" { Ok(Bytes(u64::MAX)) } else { text.parse() }
 }
 
 /// The size of a page.
@@ -198,6 +246,13 @@ mod tests {
     fn reads_pages() {
         assert_eq!(page("4MiB"), Ok(Bytes(4 << 20)));
         assert!(["0", "1", "1MiB", "3MiB", "2GiB", "x"].into_iter().all(|bad| page(bad).is_err()));
+    }
+
+    #[test]
+    fn reads_thresholds() {
+        assert_eq!(threshold("max"), Ok(Bytes(u64::MAX)));
+        assert_eq!(threshold("1GiB"), Ok(Bytes(1 << 30)));
+        assert!(threshold("all").is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The millpond command.
 
 mod args;
+mod costs;
 mod driver_calls;
 mod exit;
 mod gpus;

@@ -4,22 +4,22 @@
 //! what the thread's caches hold. Jobs go out to all of them and are over when all have answered;
 //! a replay starts at one moment on all.
 
+use super::allocator::Allocator;
 use super::machine::Machine;
 use super::program::Program;
-use super::run::{Plain, Refused, Slots, clear, replay};
+use super::run::{Lagging, Plain, Refused, Slots, clear, replay};
 use super::timing::Samples;
 use super::watch::{Cold, Gauge, Touches, Watch};
 use crate::gpus::Reading;
 use anyhow::{Context, anyhow};
-use millpond::Stream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// What all threads share.
-pub(super) struct Stage {
-    pub machine: Machine,
+pub(super) struct Stage<A> {
+    pub machine: Machine<A>,
     pub program: Program,
     pub gauges: Vec<Mutex<Gauge>>,
     pub lag: bool,
@@ -27,9 +27,15 @@ pub(super) struct Stage {
     start: Barrier,
 }
 
-impl Stage {
-    pub fn new(machine: Machine, program: Program, threads: u16, lag: bool, oracle: bool) -> Self {
-        let gauges = (0..program.devices).map(|_| Mutex::default()).collect();
+impl<A: Allocator> Stage<A> {
+    pub fn new(
+        machine: Machine<A>,
+        program: Program,
+        threads: u16,
+        lag: bool,
+        oracle: bool,
+    ) -> Self {
+        let gauges = program.devices.iter().map(|_| Mutex::default()).collect();
         let start = Barrier::new(usize::from(threads));
         Self { machine, program, gauges, lag, oracle, start }
     }
@@ -58,15 +64,15 @@ pub(super) struct Answer {
     pub steady: Vec<Reading>,
 }
 
-struct Worker {
-    stage: Arc<Stage>,
-    streams: Vec<Stream>,
-    slots: Slots,
+struct Worker<A: Allocator> {
+    stage: Arc<Stage<A>>,
+    streams: Vec<A::Stream>,
+    slots: Slots<A>,
     touches: Option<Touches>,
 }
 
-impl Worker {
-    fn new(stage: Arc<Stage>, thread: u16) -> anyhow::Result<Self> {
+impl<A: Allocator> Worker<A> {
+    fn new(stage: Arc<Stage<A>>, thread: u16) -> anyhow::Result<Self> {
         let program = &stage.program;
         let streams = stage.machine.streams(&program.streams)?;
         let slots = std::iter::repeat_with(|| None).take(program.slots).collect();
@@ -77,10 +83,10 @@ impl Worker {
     fn work(&mut self, job: Job) -> anyhow::Result<Answer> {
         let Self { stage, streams, slots, touches } = self;
         let Stage { machine, program, gauges, lag, .. } = &**stage;
-        let (sim, lag) = (&machine.sim, *lag);
+        let (allocator, lag) = (&machine.allocator, *lag);
         let mut watch = Watch { machine, program, lag, cold: None, touches: touches.as_mut() };
         if let Job::Clear = job {
-            clear(program, streams, slots, &mut watch)?;
+            clear(allocator, program, streams, slots, &mut watch)?;
             return Ok(Answer::default());
         }
         if let Job::Measure = job {
@@ -89,11 +95,11 @@ impl Worker {
         stage.start.wait();
         let start = Instant::now();
         let refused = if watch.cold.is_some() || watch.touches.is_some() {
-            replay(machine, program, streams, slots, &mut watch)
-        } else if lag {
-            replay(machine, program, streams, slots, &mut Plain::<true> { sim })
+            replay(allocator, program, streams, slots, &mut watch)
+        } else if let (true, Some(sim)) = (lag, &machine.sim) {
+            replay(allocator, program, streams, slots, &mut Lagging(sim))
         } else {
-            replay(machine, program, streams, slots, &mut Plain::<false> { sim })
+            replay(allocator, program, streams, slots, &mut Plain)
         }?;
         let answer = Answer { time: start.elapsed(), refused, ..Answer::default() };
         Ok(match watch.cold {
@@ -114,7 +120,7 @@ pub(super) struct Crew(Vec<Member>);
 
 impl Crew {
     /// Starts threads that wait for jobs.
-    pub fn start(stage: &Arc<Stage>, threads: u16) -> anyhow::Result<Self> {
+    pub fn start<A: Allocator>(stage: &Arc<Stage<A>>, threads: u16) -> anyhow::Result<Self> {
         let members = (0..threads).map(|number| {
             let mut worker = Worker::new(Arc::clone(stage), number)?;
             let (jobs, inbox) = channel();

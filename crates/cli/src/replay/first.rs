@@ -1,12 +1,12 @@
 //! From what a first replay showed to the figures that are reported.
 
+use super::allocator::{Allocator, Figures};
 use super::crew::{Answer, Stage};
-use super::record::{Cold, CrossStream, DeviceRecord, Hits, Ladder, Record};
+use super::record::{Cold, CrossStream, DeviceRecord, Record};
 use super::timing::{Samples, empty_ns};
-use crate::args::ReplayArgs;
+use crate::args::{AllocatorName, ReplayArgs, ReuseName};
 use crate::gpus::Reading;
-use millpond::Stats;
-use millpond_trace::{Summary, Trace};
+use millpond_trace::Trace;
 use std::sync::PoisonError;
 
 /// What is known of a first replay.
@@ -14,18 +14,24 @@ pub(super) struct First {
     /// When it began, and when it had come to the trace's end.
     pub before: Reading,
     pub after: Reading,
-    /// The pool at the trace's end.
-    pub stats: Stats,
+    /// What the allocator told at the trace's end.
+    pub figures: Figures,
     /// Thread by thread.
     pub answers: Vec<Answer>,
 }
 
 impl First {
     /// The figures, but for later replays and for hazards.
-    pub fn record(self, trace: &Trace, stage: &Stage, args: &ReplayArgs) -> Record {
+    pub fn record<A: Allocator>(
+        self,
+        trace: &Trace,
+        stage: &Stage<A>,
+        args: &ReplayArgs,
+        driver: &'static str,
+    ) -> Record {
         let summary = trace.summary();
-        let devices = self.devices(summary, stage);
-        let Self { before, after, stats, answers } = self;
+        let devices = self.devices(stage);
+        let Self { before, after, figures, answers } = self;
         let whole = after.since(&before);
         // The first thread's marks count.
         let marks = answers.first().map_or(&[][..], |answer| &answer.steady);
@@ -39,12 +45,15 @@ impl First {
             free.join(answer.free);
         }
         let empty = empty_ns();
+        let peer = args.allocator != AllocatorName::Pool;
+        let reuse = args.reuse.unwrap_or(ReuseName::Wait).name();
         Record {
             trace: trace.name().to_owned(),
-            mechanism: args.mechanism.name(),
-            driver: "sim",
-            reuse: args.reuse.name(),
-            lag: args.lag,
+            mechanism: if peer { args.allocator.name() } else { args.mechanism.name() },
+            driver,
+            reuse: (!peer).then_some(reuse),
+            plain: args.plain,
+            lag: stage.machine.sim.as_ref().map(|_| args.lag.unwrap_or(0)),
             streams_fresh: args.streams_fresh,
             threads: args.threads,
             repeat: args.repeat,
@@ -62,42 +71,37 @@ impl First {
             driver_ns: whole.driver_ns,
             steady_driver_ns_per_step: half.map(|half| half.driver_ns as f64 / steps),
             worst_driver_ns_per_step: worst,
-            cross_stream: cross_stream(&stats, whole.calls.stream_wait),
-            ladder: Ladder::of(&stats),
-            hits: Hits {
-                thread: stats.hits.thread,
-                stream: stats.hits.stream,
-                shard: stats.hits.shard,
-                heap: stats.hits.heap,
+            // All stream waits other than the trace's own are the allocator's.
+            cross_stream: CrossStream {
+                hits: figures.cross_stream_hits,
+                waits: whole.calls.stream_wait,
             },
+            ladder: figures.ladder,
+            hits: figures.hits,
             hazards: None,
-            bookkeeping_bytes: stats.bookkeeping_bytes,
+            bookkeeping_bytes: figures.bookkeeping_bytes,
+            release_threshold: figures.release_threshold,
             trace_waits: whole.trace_waits,
         }
     }
 
-    fn devices(&self, summary: &Summary, stage: &Stage) -> Vec<DeviceRecord> {
-        let parts = summary.devices.iter().zip(&self.stats.devices);
+    fn devices<A: Allocator>(&self, stage: &Stage<A>) -> Vec<DeviceRecord> {
+        let parts = stage.program.devices.iter().zip(&self.figures.peak_reserved);
         let parts = parts.zip(stage.gauges.iter().zip(&stage.machine.limits));
         parts
             .enumerate()
-            .map(|(index, ((device, stats), (gauge, &limit)))| {
+            .map(|(index, ((device, &peak_reserved), (gauge, &limit)))| {
                 let gauge = gauge.lock().unwrap_or_else(PoisonError::into_inner);
                 let oom = self.answers.iter().filter_map(|answer| answer.refused.get(index)).sum();
                 DeviceRecord::new(
                     device.ordinal,
                     limit,
                     gauge.peak_live,
-                    gauge.waste_at_peak,
-                    stats.peak_reserved_bytes,
+                    self.figures.hits.map(|_| gauge.waste_at_peak),
+                    peak_reserved,
                     oom,
                 )
             })
             .collect()
     }
-}
-
-/// All stream waits other than the trace's own are the pool's.
-fn cross_stream(stats: &Stats, waits: u64) -> CrossStream {
-    CrossStream { hits: stats.cross_stream.hits, waits }
 }

@@ -40,7 +40,8 @@ fn facts(record: &Record) -> Vec<(&'static str, String)> {
     let warm = record.warm.map(|warm| warm.ns_per_op);
     let mut facts = vec![
         ("mechanism, reuse, lag", {
-            format!("{}, {}, {}", record.mechanism, record.reuse, record.lag)
+            let lag = record.lag.map_or("real".to_owned(), |lag| lag.to_string());
+            format!("{}, {}, {lag}", record.mechanism, record.reuse.unwrap_or("-"))
         }),
         ("streams", {
             if record.streams_fresh { "new ones at each step" } else { "the same at all steps" }
@@ -63,16 +64,24 @@ fn facts(record: &Record) -> Vec<(&'static str, String)> {
         ("... for the trace's own waits", record.trace_waits.to_string()),
         ("memory calls a step, second half", number(record.steady_memory_calls_per_step, 1)),
         ("event calls a step, second half", number(record.steady_event_calls_per_step, 1)),
-        ("driver time (simulated)", micros(Some(record.driver_ns as f64))),
+        (driver_time(record), micros(Some(record.driver_ns as f64))),
         ("... a step, second half", micros(record.steady_driver_ns_per_step)),
         ("... in the worst of these steps", {
             micros(record.worst_driver_ns_per_step.map(|ns| ns as f64))
         }),
-        ("bookkeeping", Bytes(record.bookkeeping_bytes).to_string()),
+        ("bookkeeping", record.bookkeeping_bytes.map_or_else(nothing, |n| Bytes(n).to_string())),
     ];
+    if let Some(bytes) = record.release_threshold {
+        let all = if bytes == u64::MAX { "all".to_owned() } else { Bytes(bytes).to_string() };
+        facts.push(("idle memory that the driver's pool keeps", all));
+    }
     let hazards = record.hazards.map_or("not looked for (--oracle)".to_owned(), |n| n.to_string());
     facts.push(("hazards", hazards));
     facts
+}
+
+fn driver_time(record: &Record) -> &'static str {
+    if record.lag.is_some() { "driver time (simulated)" } else { "driver time (host's clock)" }
 }
 
 fn device_row(device: &DeviceRecord) -> Vec<String> {
@@ -161,12 +170,14 @@ fn times(times: Option<Distribution>) -> String {
 }
 
 /// Requests by the way the heap served them.
-fn rungs(ladder: Ladder) -> String {
+fn rungs(ladder: Option<Ladder>) -> String {
+    let Some(ladder) = ladder else { return nothing() };
     let Ladder { fitted, completed, created, moved, waited, .. } = ladder;
     format!("{fitted} / {completed} / {created} / {moved} / {waited}")
 }
 
-fn shares(Hits { thread, stream, shard, heap }: Hits) -> String {
+fn shares(hits: Option<Hits>) -> String {
+    let Some(Hits { thread, stream, shard, heap }) = hits else { return nothing() };
     let all = (thread + stream + shard + heap).max(1) as f64;
     let share = |hits: u64| format!("{:.0}", hits as f64 * 100.0 / all);
     [thread, stream, shard, heap].map(share).join(" ")
@@ -191,6 +202,6 @@ mod tests {
         assert_eq!(number(None, 2), "-");
         assert_eq!(number(Some(1.005), 1), "1.0");
         assert_eq!(percent(Some(0.5)), "50.00 %");
-        assert_eq!(shares(Hits { thread: 1, stream: 1, shard: 0, heap: 2 }), "25 25 0 50");
+        assert_eq!(shares(Some(Hits { thread: 1, stream: 1, shard: 0, heap: 2 })), "25 25 0 50");
     }
 }

@@ -1,12 +1,16 @@
-//! What a replay runs on: simulated devices and a pool over them.
+//! What a replay runs on: devices, an allocator over them, and how much memory there is.
 
+use super::allocator::Allocator;
+use super::pool::PoolAllocator;
+use super::program::Program;
 use crate::args::{Capacity, ReplayArgs};
-use crate::gpus::{Metered, Reading};
+use crate::costs;
+use crate::gpus::{Cuda, Metered};
 use anyhow::{Context, ensure};
 use millpond::driver::sim::SimDriver;
-use millpond::{DeviceId, Pool, Stream};
+use millpond::driver::{DeviceInfo, Driver};
+use millpond::{DeviceId, Headroom, Pool};
 use millpond_simgpu::{Completion, Sim};
-use millpond_trace::Summary;
 use std::sync::Arc;
 
 /// The page of today's GPUs.
@@ -15,76 +19,135 @@ const PAGE: u64 = 2 << 20;
 const DEVICE_BYTES: u64 = 80 << 30;
 /// The largest device that can be simulated.
 const MOST_BYTES: u64 = 16 << 40;
+/// One in so many bytes of what is free on a real device is left to others.
+const LEFT: u64 = 32;
 
-/// Devices and a pool.
-pub(super) struct Machine {
-    pub sim: Sim,
-    driver: Arc<Metered>,
-    pub pool: Pool,
+/// Devices and an allocator.
+pub(super) struct Machine<A> {
+    pub allocator: A,
     /// Most bytes of each device.
     pub limits: Vec<u64>,
+    /// Where the devices are simulated.
+    pub sim: Option<Sim>,
 }
 
-impl Machine {
-    /// A machine with the devices that a trace names, numbered from 0.
-    pub fn build(summary: &Summary, args: &ReplayArgs) -> anyhow::Result<Self> {
-        let peaks = summary.devices.iter().map(|device| device.peak_live_bytes);
-        let limits = peaks
-            .map(|peak| {
-                limit(args.capacity.unwrap_or(Capacity::Bytes(DEVICE_BYTES)), peak, args.threads)
-            })
-            .collect::<anyhow::Result<Vec<u64>>>()?;
+impl<A: Allocator> Machine<A> {
+    /// One stream of its own for each of a trace's.
+    pub fn streams(&self, devices: &[u16]) -> anyhow::Result<Vec<A::Stream>> {
+        let streams = devices.iter().map(|&device| self.allocator.stream(DeviceId(device)));
+        Ok(streams.collect::<Result<_, _>>()?)
+    }
+}
+
+impl Machine<PoolAllocator> {
+    /// The pool over simulated devices, as many as a trace names.
+    pub fn simulated(program: &Program, args: &ReplayArgs) -> anyhow::Result<Self> {
+        let capacity = args.capacity.unwrap_or(Capacity::Bytes(DEVICE_BYTES));
+        let limits = limits(capacity, program, args.threads, PAGE, |_| MOST_BYTES)?;
         let memory = limits.iter().map(|&limit| limit.max(DEVICE_BYTES)).collect();
         let most = limits.iter().copied().max().unwrap_or(0).max(DEVICE_BYTES);
-        let sim = Sim::builder()
+        let mut sim = Sim::builder()
             .capacities(memory)
             .granularity(PAGE)
             // Several times the memory, as pools need.
             .address_space((most * 8).next_power_of_two())
-            .completion(Completion::Lag(args.lag))
-            .oracle(args.oracle)
-            .build()?;
-        let driver = Arc::new(SimDriver::new(sim.clone()));
-        let driver = Arc::new(Metered::simulated(driver, sim.clone()));
-        let mut builder = Pool::builder_shared(driver.clone()).reuse(args.reuse.into());
-        if let Some(headroom) = args.headroom {
-            builder = builder.headroom(headroom.0);
+            .completion(Completion::Lag(args.lag.unwrap_or(0)))
+            .oracle(args.oracle);
+        if let Some(path) = &args.costs {
+            sim = sim.costs(costs::read(path)?);
         }
-        if let Some(page) = args.page {
-            builder = builder.page_bytes(page.0);
-        }
-        for (device, &limit) in (0..).zip(&limits).filter(|_| args.capacity.is_some()) {
-            builder = builder.device_capacity(DeviceId(device), limit);
-        }
-        let pool = builder.build().context("the pool cannot be built")?;
-        Ok(Self { sim, driver, pool, limits })
+        let sim = sim.build()?;
+        let driver = match args.plain {
+            true => SimDriver::without_virtual_memory(sim.clone()),
+            false => SimDriver::new(sim.clone()),
+        };
+        let driver = Metered::simulated(Arc::new(driver), sim.clone());
+        let allocator = pool(driver, &limits, args.capacity.is_some(), None, args)?;
+        Ok(Self { allocator, limits, sim: Some(sim) })
     }
 
-    /// One stream of its own for each of a trace's.
-    pub fn streams(&self, devices: &[u16]) -> anyhow::Result<Vec<Stream>> {
-        let streams = devices.iter().map(|&device| self.pool.stream(DeviceId(device)));
-        Ok(streams.collect::<millpond::Result<_>>()?)
-    }
-
-    /// What the driver's counters show.
-    pub fn reading(&self) -> Reading {
-        self.driver.reading()
+    /// The pool over as many real devices.
+    pub fn real(program: &Program, args: &ReplayArgs, cuda: &mut Cuda) -> anyhow::Result<Self> {
+        let devices = u16::try_from(program.devices.len())?;
+        let driver = cuda.driver(devices, args.plain)?;
+        let ids = (0..devices).map(DeviceId);
+        let infos = ids.clone().map(|id| driver.device(id)).collect::<Result<Vec<_>, _>>()?;
+        let granularity = infos.iter().map(|info| info.granularity).max().unwrap_or(PAGE);
+        let limits = match args.capacity {
+            Some(capacity) => {
+                let total = |index: usize| infos.get(index).map_or(0, |info| info.memory_bytes);
+                limits(capacity, program, args.threads, granularity, total)?
+            }
+            None => {
+                let free = ids.map(|id| Ok(driver.memory_info(id)?.0));
+                let most = free.zip(&infos).map(|(free, info)| free.map(|free| most(free, info)));
+                most.collect::<anyhow::Result<_>>()?
+            }
+        };
+        // Without a capacity of the user's the pool stays close to what it needs.
+        let headroom = args.capacity.is_none().then_some(Headroom::Automatic);
+        let driver = Metered::timed(Arc::new(driver));
+        let allocator = pool(driver, &limits, true, headroom, args)?;
+        Ok(Self { allocator, limits, sim: None })
     }
 }
 
-/// A device's capacity in bytes.
-fn limit(capacity: Capacity, peak: u64, threads: u16) -> anyhow::Result<u64> {
+/// What a pool may take of a real device.
+fn most(free: u64, info: &DeviceInfo) -> u64 {
+    ((free - free / LEFT) / info.granularity * info.granularity).max(info.granularity)
+}
+
+fn pool(
+    driver: Metered,
+    limits: &[u64],
+    limited: bool,
+    headroom: Option<Headroom>,
+    args: &ReplayArgs,
+) -> anyhow::Result<PoolAllocator> {
+    let driver = Arc::new(driver);
+    let mut builder = Pool::builder_shared(driver.clone());
+    if let Some(reuse) = args.reuse {
+        builder = builder.reuse(reuse.into());
+    }
+    if let Some(headroom) = args.headroom.map(|headroom| headroom.0).or(headroom) {
+        builder = builder.headroom(headroom);
+    }
+    if let Some(page) = args.page {
+        builder = builder.page_bytes(page.0);
+    }
+    for (device, &limit) in (0..).zip(limits).filter(|_| limited) {
+        builder = builder.device_capacity(DeviceId(device), limit);
+    }
+    let pool = builder.build().context("the pool cannot be built")?;
+    Ok(PoolAllocator { driver, pool })
+}
+
+/// The devices' capacities in bytes. `most`: what a device can have.
+fn limits(
+    capacity: Capacity,
+    program: &Program,
+    threads: u16,
+    page: u64,
+    most: impl Fn(usize) -> u64,
+) -> anyhow::Result<Vec<u64>> {
+    let limit = |(index, device): (usize, &super::program::Device)| {
+        limit(capacity, device.peak_live_bytes, threads, page, most(index))
+    };
+    program.devices.iter().enumerate().map(limit).collect()
+}
+
+fn limit(capacity: Capacity, peak: u64, threads: u16, page: u64, most: u64) -> anyhow::Result<u64> {
     let bytes = match capacity {
         Capacity::Bytes(bytes) => bytes,
         // Saturates, and a product that large is refused below.
         Capacity::Factor(factor) => (factor * peak as f64 * f64::from(threads)).ceil() as u64,
     };
     ensure!(
-        bytes <= MOST_BYTES,
-        "a capacity of {bytes} bytes is too large: simulated devices have at most {MOST_BYTES}"
+        bytes <= most,
+        "a capacity of {bytes} bytes is too large: the device has at most {most}"
     );
     // A device that holds no block still has a page.
-    Ok(bytes.max(1).next_multiple_of(PAGE))
+    Ok(bytes.max(1).next_multiple_of(page))
 }
 
 #[cfg(test)]
@@ -93,7 +156,7 @@ mod tests {
 
     #[test]
     fn capacities_are_whole_pages() {
-        let limit = |capacity, peak, threads| limit(capacity, peak, threads).ok();
+        let limit = |capacity, peak, threads| limit(capacity, peak, threads, PAGE, MOST_BYTES).ok();
         assert_eq!(limit(Capacity::Bytes(1), 0, 1), Some(PAGE));
         assert_eq!(limit(Capacity::Factor(1.0), PAGE, 1), Some(PAGE));
         assert_eq!(limit(Capacity::Factor(1.0), PAGE + 1, 1), Some(2 * PAGE));
@@ -101,5 +164,18 @@ mod tests {
         assert_eq!(limit(Capacity::Factor(1.0), 0, 1), Some(PAGE));
         assert_eq!(limit(Capacity::Bytes(u64::MAX), 0, 1), None);
         assert_eq!(limit(Capacity::Factor(2.0), u64::MAX, 1), None);
+    }
+
+    #[test]
+    fn a_real_device_keeps_a_part_of_what_is_free() {
+        let info = DeviceInfo {
+            name: String::new(),
+            memory_bytes: 1 << 36,
+            granularity: PAGE,
+            virtual_memory: true,
+        };
+        assert_eq!(most(64 * PAGE, &info), 62 * PAGE);
+        assert_eq!(most(63 * PAGE, &info), 61 * PAGE);
+        assert_eq!(most(0, &info), PAGE);
     }
 }

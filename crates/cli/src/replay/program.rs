@@ -41,16 +41,25 @@ pub(super) enum Op {
     Carry(Carry),
 }
 
+/// A device of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Device {
+    /// The trace's number of it; with several of the trace's devices on it, its own.
+    pub ordinal: u16,
+    /// The most bytes live at once; with several of the trace's devices, the sum of theirs.
+    pub peak_live_bytes: u64,
+}
+
 /// A trace ready to be replayed.
 #[derive(Debug)]
 pub(super) struct Program {
     pub ops: Vec<Op>,
     /// Most blocks live at once.
     pub slots: usize,
-    /// Each stream's device, as an index in the summary's devices: simulated devices are numbered
-    /// like that, so a trace that names device 1,023 alone needs one.
+    /// Each stream's device, as an index in `devices`: the pool's devices are numbered like that, so
+    /// a trace that names device 1,023 alone needs one.
     pub streams: Vec<u16>,
-    pub devices: usize,
+    pub devices: Vec<Device>,
     pub allocs: usize,
     pub frees: usize,
     /// Steps in the second half: half of them, rounded down.
@@ -67,10 +76,24 @@ impl Program {
         (self.allocs + self.frees) as u64
     }
 
-    pub fn compile(trace: &Trace, streams_fresh: bool) -> anyhow::Result<Self> {
+    /// Of the trace's devices at most `most` get one of their own; further ones share them in turn.
+    pub fn compile(trace: &Trace, streams_fresh: bool, most: u16) -> anyhow::Result<Self> {
         let summary = trace.summary();
         let mut streams = Streams::default();
-        for (device, part) in (0..).zip(&summary.devices) {
+        let mut devices: Vec<Device> = Vec::new();
+        let folded = summary.devices.len() > usize::from(most);
+        for (index, part) in summary.devices.iter().enumerate() {
+            let device = (index % usize::from(most)) as u16;
+            match devices.get_mut(usize::from(device)) {
+                Some(shared) => {
+                    shared.peak_live_bytes =
+                        shared.peak_live_bytes.saturating_add(part.peak_live_bytes);
+                }
+                None => devices.push(Device {
+                    ordinal: if folded { device } else { part.ordinal },
+                    peak_live_bytes: part.peak_live_bytes,
+                }),
+            }
             for &number in &part.streams {
                 streams.add(device, part.ordinal, number)?;
             }
@@ -98,7 +121,7 @@ impl Program {
             ops,
             slots: slots as usize,
             streams: streams.devices,
-            devices: summary.devices.len(),
+            devices,
             allocs: usize::try_from(counts.allocs)?,
             frees: usize::try_from(counts.frees)?,
             half_steps,
@@ -207,7 +230,7 @@ mod tests {
     use super::*;
 
     fn compile(text: &str) -> Program {
-        Program::compile(&Trace::read("t", text.as_bytes()).unwrap(), false).unwrap()
+        Program::compile(&Trace::read("t", text.as_bytes()).unwrap(), false, u16::MAX).unwrap()
     }
 
     #[test]
@@ -227,6 +250,23 @@ mod tests {
             ]
         );
         assert_eq!(program.calls(), 4);
+    }
+
+    #[test]
+    fn devices_are_shared_in_turn() {
+        let text = "a 1 3 0 8\na 2 5 0 16\na 3 9 1 32\nx 3 0 9 1\nf 1 0\n";
+        let trace = Trace::read("t", text.as_bytes()).unwrap();
+        let device = |ordinal, peak_live_bytes| Device { ordinal, peak_live_bytes };
+        let own = Program::compile(&trace, false, 3).unwrap();
+        assert_eq!(
+            (&own.devices[..], &own.streams[..]),
+            (&[device(3, 8), device(5, 16), device(9, 32)][..], &[0, 1, 2][..])
+        );
+        let shared = Program::compile(&trace, false, 2).unwrap();
+        assert_eq!(shared.devices, [device(0, 40), device(1, 16)]);
+        assert_eq!(shared.streams, [0, 1, 0]);
+        // Streams of one device that were of two are two.
+        assert_eq!(shared.ops[3], Op::Wait { waiter: 0, signaller: 2 });
     }
 
     #[test]
@@ -251,7 +291,7 @@ mod tests {
     fn changed_streams_are_told_before_a_free() {
         let text = "a 1 0 0 8\nu 1 5\na 2 0 0 8\nm step 1\nu 2 5\nm step 2\nu 1 5\nf 1 0\nf 2 0\n";
         let trace = Trace::read("t", format!("{text}a 3 0 5 8\nm step 3\n").as_bytes()).unwrap();
-        let program = Program::compile(&trace, true).unwrap();
+        let program = Program::compile(&trace, true, u16::MAX).unwrap();
         let carry = |slot, stream| Op::Carry(Carry { slot, stream });
         let from = program.ops.iter().rposition(|op| matches!(op, Op::Use { .. })).unwrap();
         assert_eq!(

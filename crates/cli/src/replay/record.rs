@@ -12,8 +12,12 @@ pub(super) struct Record {
     pub trace: String,
     pub mechanism: &'static str,
     pub driver: &'static str,
-    pub reuse: &'static str,
-    pub lag: u64,
+    /// Null where the pool is not the allocator; so are `hits`, `ladder` and `bookkeeping_bytes`.
+    pub reuse: Option<&'static str>,
+    /// Whether memory was taken in plain allocations.
+    pub plain: bool,
+    /// Null on real GPUs: work takes the time that it takes.
+    pub lag: Option<u64>,
     /// Each step ran on streams of its own.
     pub streams_fresh: bool,
     pub threads: u16,
@@ -29,6 +33,7 @@ pub(super) struct Record {
     pub peak_reserved_bytes: u64,
     pub cold: Cold,
     pub warm: Option<Warm>,
+    /// Of the allocator. Its time is simulated on simulated GPUs, and the host's clock on real ones.
     pub driver_calls: DriverCalls,
     pub steady_memory_calls_per_step: Option<f64>,
     pub steady_event_calls_per_step: Option<f64>,
@@ -37,11 +42,13 @@ pub(super) struct Record {
     /// The most in one step of the second half; of all devices, as the mean.
     pub worst_driver_ns_per_step: Option<u64>,
     pub cross_stream: CrossStream,
-    pub hits: Hits,
-    pub ladder: Ladder,
+    pub hits: Option<Hits>,
+    pub ladder: Option<Ladder>,
     /// With `--oracle`: of all replays.
     pub hazards: Option<u64>,
-    pub bookkeeping_bytes: u64,
+    pub bookkeeping_bytes: Option<u64>,
+    /// Of the driver's own pool: idle bytes above which it gives memory back.
+    pub release_threshold: Option<u64>,
     pub trace_waits: u64,
 }
 
@@ -52,7 +59,8 @@ pub(super) struct DeviceRecord {
     pub capacity_bytes: u64,
     pub peak_live_bytes: u64,
     pub peak_reserved_bytes: u64,
-    /// Null where nothing was reserved; so are the other shares.
+    /// Null where nothing was reserved; so are the other shares, which are null, too, where the
+    /// allocator does not say what it grants.
     pub utilisation: Option<f64>,
     pub internal_fragmentation: Option<f64>,
     pub external_fragmentation: Option<f64>,
@@ -61,27 +69,28 @@ pub(super) struct DeviceRecord {
 }
 
 impl DeviceRecord {
-    /// `waste_bytes`: granted beyond what was asked for, when `peak_live_bytes` were live.
+    /// `waste_bytes`: granted beyond what was asked for, when `peak_live_bytes` were live; if known.
     pub fn new(
         ordinal: u16,
         capacity_bytes: u64,
         peak_live_bytes: u64,
-        waste_bytes: u64,
+        waste_bytes: Option<u64>,
         peak_reserved_bytes: u64,
         oom: u64,
     ) -> Self {
         let share = |bytes: u64| {
             (peak_reserved_bytes > 0).then(|| bytes as f64 / peak_reserved_bytes as f64)
         };
-        let granted = peak_live_bytes + waste_bytes;
         Self {
             ordinal,
             capacity_bytes,
             peak_live_bytes,
             peak_reserved_bytes,
             utilisation: share(peak_live_bytes),
-            internal_fragmentation: share(waste_bytes),
-            external_fragmentation: share(peak_reserved_bytes.saturating_sub(granted)),
+            internal_fragmentation: waste_bytes.and_then(share),
+            external_fragmentation: waste_bytes.and_then(|waste| {
+                share(peak_reserved_bytes.saturating_sub(peak_live_bytes + waste))
+            }),
             oom,
         }
     }
@@ -104,8 +113,8 @@ pub(super) struct Warm {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct CrossStream {
     /// Blocks that one stream got from another.
-    pub hits: u64,
-    /// Stream waits that the pool inserted for it.
+    pub hits: Option<u64>,
+    /// Stream waits that the allocator inserted for it.
     pub waits: u64,
 }
 

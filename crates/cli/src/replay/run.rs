@@ -1,131 +1,130 @@
 //! One pass over a program: the loop, and what hooks into it.
 //!
-//! Timed replays run the loop with [`Plain`], which leaves nothing in it but the pool's calls and
-//! the slots (and, with a lag, the clock). All that is measured call by call or checked hooks in
+//! Timed replays run the loop with [`Plain`], which leaves nothing in it but the allocator's
+//! calls and the slots (or with [`Lagging`], which has the clock as well). All that is measured call by call or checked hooks in
 //! from `watch`.
 
+use super::allocator::Allocator;
 use super::carry::Carry;
-use super::machine::Machine;
 use super::program::{Op, Program};
-use crate::gpus::own_wait;
 use anyhow::Context;
-use millpond::{Buffer, Error, Result, Stream};
 use millpond_simgpu::Sim;
 
 /// What a pass does besides the operations themselves.
-pub(super) trait Hooks {
+pub(super) trait Hooks<A: Allocator> {
     /// Allocates.
-    fn alloc(&mut self, stream: &Stream, bytes: u64) -> Result<Buffer>;
+    #[inline]
+    fn alloc(&mut self, from: &A, stream: &A::Stream, bytes: u64) -> Result<A::Block, A::Error> {
+        from.alloc(stream, bytes)
+    }
     /// Frees.
-    fn free(&mut self, buffer: Buffer);
+    #[inline]
+    fn free(&mut self, from: &A, block: A::Block) -> Result<(), A::Error> {
+        from.free(block)
+    }
     /// The slot's block was allocated.
+    #[inline]
     fn allocated(
         &mut self,
-        _streams: &[Stream],
+        _streams: &[A::Stream],
         _slot: u32,
         _stream: u16,
-        _buffer: &Buffer,
+        _block: &A::Block,
     ) -> anyhow::Result<()> {
         Ok(())
     }
     /// The slot's block is about to be freed.
-    fn freeing(&mut self, _streams: &[Stream], _slot: u32, _buffer: &Buffer) -> anyhow::Result<()> {
+    #[inline]
+    fn freeing(
+        &mut self,
+        _streams: &[A::Stream],
+        _slot: u32,
+        _block: &A::Block,
+    ) -> anyhow::Result<()> {
         Ok(())
     }
     /// The slot's block is used on another stream, too.
+    #[inline]
     fn used(&mut self, _slot: u32, _stream: u16) {}
     /// One operation is over.
-    fn tick(&self);
+    #[inline]
+    fn tick(&self) {}
     /// A step of the second half begins.
+    #[inline]
     fn steady_step(&mut self) {}
 }
 
 /// Nothing but the operations.
-pub(super) struct Plain<'a, const LAG: bool> {
-    pub sim: &'a Sim,
-}
+pub(super) struct Plain;
 
-impl<const LAG: bool> Hooks for Plain<'_, LAG> {
-    #[inline]
-    fn alloc(&mut self, stream: &Stream, bytes: u64) -> Result<Buffer> {
-        alloc(stream, bytes)
-    }
+impl<A: Allocator> Hooks<A> for Plain {}
 
-    #[inline]
-    fn free(&mut self, buffer: Buffer) {
-        drop(buffer);
-    }
+/// The operations, and the clock by which completion lags.
+pub(super) struct Lagging<'a>(pub &'a Sim);
 
+impl<A: Allocator> Hooks<A> for Lagging<'_> {
     #[inline]
     fn tick(&self) {
-        if LAG {
-            self.sim.tick();
-        }
+        self.0.tick();
     }
-}
-
-#[inline]
-pub(super) fn alloc(stream: &Stream, bytes: u64) -> Result<Buffer> {
-    // More than the host can address is more than any device has.
-    stream.alloc(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// The blocks of a pass, by slot; empty where there was no memory.
-pub(super) type Slots = Vec<Option<Buffer>>;
+pub(super) type Slots<A> = Vec<Option<<A as Allocator>::Block>>;
 
 /// Refused allocations, by device.
 pub(super) type Refused = Vec<u64>;
 
 /// Runs a program once. What is live at its end stays in the slots.
-pub(super) fn replay<H: Hooks>(
-    machine: &Machine,
+pub(super) fn replay<A: Allocator, H: Hooks<A>>(
+    allocator: &A,
     program: &Program,
-    streams: &mut [Stream],
-    slots: &mut [Option<Buffer>],
+    streams: &mut [A::Stream],
+    slots: &mut [Option<A::Block>],
     hooks: &mut H,
 ) -> anyhow::Result<Refused> {
-    let mut refused = vec![0; program.devices];
+    let mut refused = vec![0; program.devices.len()];
     for op in &program.ops {
         match *op {
             Op::Alloc { bytes, slot, stream } => {
-                match hooks.alloc(&streams[usize::from(stream)], bytes) {
-                    Ok(buffer) => {
-                        hooks.allocated(streams, slot, stream, &buffer)?;
-                        slots[slot as usize] = Some(buffer);
+                match hooks.alloc(allocator, &streams[usize::from(stream)], bytes) {
+                    Ok(block) => {
+                        hooks.allocated(streams, slot, stream, &block)?;
+                        slots[slot as usize] = Some(block);
                     }
                     Err(error) => {
-                        expect_no_memory(error)?;
+                        expect_no_memory::<A>(error)?;
                         refused[usize::from(program.streams[usize::from(stream)])] += 1;
                     }
                 }
             }
             Op::Free { slot } => {
-                if let Some(buffer) = slots[slot as usize].take() {
-                    hooks.freeing(streams, slot, &buffer)?;
-                    hooks.free(buffer);
+                if let Some(block) = slots[slot as usize].take() {
+                    hooks.freeing(streams, slot, &block)?;
+                    hooks.free(allocator, block)?;
                 }
             }
             Op::Use { slot, stream } => {
-                if let Some(buffer) = &slots[slot as usize] {
-                    buffer.record_use(&streams[usize::from(stream)])?;
+                if let Some(block) = &mut slots[slot as usize] {
+                    allocator.record_use(block, &streams[usize::from(stream)])?;
                     hooks.used(slot, stream);
                 }
             }
             Op::Wait { waiter, signaller } => {
                 let (waiter, signaller) = (usize::from(waiter), usize::from(signaller));
-                own_wait(|| streams[waiter].wait(&streams[signaller]))?;
+                allocator.wait(&streams[waiter], &streams[signaller])?;
             }
             Op::Step { second_half } => {
                 if second_half {
                     hooks.steady_step();
                 }
                 if program.streams_fresh {
-                    renew(machine, streams)?;
+                    renew(allocator, streams)?;
                 }
                 continue;
             }
             Op::Carry(due) => {
-                carry(due, streams, slots)?;
+                carry(allocator, due, streams, slots)?;
                 continue;
             }
         }
@@ -136,36 +135,42 @@ pub(super) fn replay<H: Hooks>(
 
 /// Puts a new stream in the place of each. It waits for the old one, since a stream's later work
 /// runs after its earlier work; the old one is dropped while its blocks live on.
-fn renew(machine: &Machine, streams: &mut [Stream]) -> anyhow::Result<()> {
+fn renew<A: Allocator>(allocator: &A, streams: &mut [A::Stream]) -> anyhow::Result<()> {
     for stream in streams {
-        let fresh = machine.pool.stream(stream.device())?;
-        own_wait(|| fresh.wait(stream))?;
+        let fresh = allocator.stream(A::device(stream))?;
+        allocator.wait(&fresh, stream)?;
         *stream = fresh;
     }
     Ok(())
 }
 
-fn carry(due: Carry, streams: &[Stream], slots: &[Option<Buffer>]) -> anyhow::Result<()> {
-    if let Some(buffer) = &slots[due.slot as usize] {
-        buffer.record_use(&streams[usize::from(due.stream)])?;
+fn carry<A: Allocator>(
+    allocator: &A,
+    due: Carry,
+    streams: &[A::Stream],
+    slots: &mut [Option<A::Block>],
+) -> anyhow::Result<()> {
+    if let Some(block) = &mut slots[due.slot as usize] {
+        allocator.record_use(block, &streams[usize::from(due.stream)])?;
     }
     Ok(())
 }
 
 /// Frees what is live after a program's end.
-pub(super) fn clear<H: Hooks>(
+pub(super) fn clear<A: Allocator, H: Hooks<A>>(
+    allocator: &A,
     program: &Program,
-    streams: &[Stream],
-    slots: &mut [Option<Buffer>],
+    streams: &[A::Stream],
+    slots: &mut [Option<A::Block>],
     hooks: &mut H,
 ) -> anyhow::Result<()> {
     for &due in &program.last_carries {
-        carry(due, streams, slots)?;
+        carry(allocator, due, streams, slots)?;
     }
     for (number, slot) in (0..).zip(slots) {
-        if let Some(buffer) = slot.take() {
-            hooks.freeing(streams, number, &buffer)?;
-            hooks.free(buffer);
+        if let Some(block) = slot.take() {
+            hooks.freeing(streams, number, &block)?;
+            hooks.free(allocator, block)?;
         }
     }
     Ok(())
@@ -173,10 +178,6 @@ pub(super) fn clear<H: Hooks>(
 
 /// Any error but one that says that there is no memory for a block.
 #[cold]
-fn expect_no_memory(error: Error) -> anyhow::Result<()> {
-    match error {
-        Error::OutOfMemory(_) | Error::TooLarge { .. } | Error::TooManyBlocks { .. } => Ok(()),
-        Error::Driver(ref cause) if cause.out_of_memory => Ok(()),
-        error => Err(error).context("an allocation failed"),
-    }
+fn expect_no_memory<A: Allocator>(error: A::Error) -> anyhow::Result<()> {
+    if A::is_no_memory(&error) { Ok(()) } else { Err(error).context("an allocation failed") }
 }

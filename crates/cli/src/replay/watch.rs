@@ -1,13 +1,13 @@
 //! Passes that are measured call by call, or checked for races.
 
+use super::allocator::Allocator;
 use super::machine::Machine;
 use super::program::Program;
-use super::run::{self, Hooks};
+use super::run::Hooks;
 use super::timing::Samples;
 use crate::gpus::Reading;
 use anyhow::Context;
-use millpond::{Buffer, Result, Stream};
-use millpond_simgpu::Touch;
+use millpond_simgpu::{Stream, Touch};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -24,12 +24,15 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    fn add(&mut self, held: Held) {
+    /// Whether there was never so much.
+    fn add(&mut self, held: Held) -> bool {
         self.live += held.bytes;
         self.waste += held.waste;
-        if self.live > self.peak_live {
+        let higher = self.live > self.peak_live;
+        if higher {
             (self.peak_live, self.waste_at_peak) = (self.live, self.waste);
         }
+        higher
     }
 
     fn remove(&mut self, held: Held) {
@@ -67,9 +70,9 @@ impl<'a> Cold<'a> {
         }
     }
 
-    fn change(&self, held: Held, change: impl FnOnce(&mut Gauge, Held)) {
+    fn change<R>(&self, held: Held, change: impl FnOnce(&mut Gauge, Held) -> R) -> R {
         let gauge = &self.gauges[usize::from(held.device)];
-        change(&mut gauge.lock().unwrap_or_else(PoisonError::into_inner), held);
+        change(&mut gauge.lock().unwrap_or_else(PoisonError::into_inner), held)
     }
 }
 
@@ -97,51 +100,55 @@ impl Touches {
 }
 
 /// Measures and checks, as far as it is told to.
-pub(super) struct Watch<'a> {
-    pub machine: &'a Machine,
+pub(super) struct Watch<'a, A> {
+    pub machine: &'a Machine<A>,
     pub program: &'a Program,
     pub lag: bool,
     pub cold: Option<Cold<'a>>,
     pub touches: Option<&'a mut Touches>,
 }
 
-impl Watch<'_> {
-    fn launch(&self, stream: &Stream, touch: Touch) -> anyhow::Result<()> {
-        let stream = stream.handle();
-        let launched = self.machine.sim.launch(stream.into(), &[touch]);
+impl<A: Allocator> Watch<'_, A> {
+    fn launch(&self, stream: &A::Stream, touch: Touch) -> anyhow::Result<()> {
+        // Real devices do not tell who touches what, and nobody asks them to.
+        let Some(sim) = &self.machine.sim else { return Ok(()) };
+        let launched = sim.launch(Stream(A::handle(stream)), &[touch]);
         launched.context("work that touches a block was refused")
     }
 }
 
-impl Hooks for Watch<'_> {
-    fn alloc(&mut self, stream: &Stream, bytes: u64) -> Result<Buffer> {
-        let Some(cold) = &mut self.cold else { return run::alloc(stream, bytes) };
+impl<A: Allocator> Hooks<A> for Watch<'_, A> {
+    fn alloc(&mut self, from: &A, stream: &A::Stream, bytes: u64) -> Result<A::Block, A::Error> {
+        let Some(cold) = &mut self.cold else { return from.alloc(stream, bytes) };
         let start = Instant::now();
-        let result = run::alloc(stream, bytes);
+        let result = from.alloc(stream, bytes);
         cold.alloc.note(start.elapsed());
         result
     }
 
-    fn free(&mut self, buffer: Buffer) {
-        let Some(cold) = &mut self.cold else { return drop(buffer) };
+    fn free(&mut self, from: &A, block: A::Block) -> Result<(), A::Error> {
+        let Some(cold) = &mut self.cold else { return from.free(block) };
         let start = Instant::now();
-        drop(buffer);
+        let result = from.free(block);
         cold.free.note(start.elapsed());
+        result
     }
 
     fn allocated(
         &mut self,
-        streams: &[Stream],
+        streams: &[A::Stream],
         slot: u32,
         stream: u16,
-        buffer: &Buffer,
+        block: &A::Block,
     ) -> anyhow::Result<()> {
         if let Some(cold) = &mut self.cold {
-            let bytes = buffer.bytes();
-            let waste = buffer.granted_bytes() - bytes;
+            let bytes = A::bytes(block);
+            let waste = A::granted_bytes(block).map_or(0, |granted| granted - bytes);
             let held = Held { bytes, waste, device: self.program.streams[usize::from(stream)] };
             cold.held[slot as usize] = held;
-            cold.change(held, Gauge::add);
+            if cold.change(held, Gauge::add) {
+                self.machine.allocator.at_peak(held.device);
+            }
         }
         if let Some(touches) = &mut self.touches {
             touches.last_label += 1;
@@ -150,19 +157,24 @@ impl Hooks for Watch<'_> {
             mark.label = label;
             mark.streams.clear();
             mark.streams.push(stream);
-            let write = Touch::write(buffer.address(), buffer.bytes()).label(label);
+            let write = Touch::write(A::address(block), A::bytes(block)).label(label);
             self.launch(&streams[usize::from(stream)], write)?;
         }
         Ok(())
     }
 
-    fn freeing(&mut self, streams: &[Stream], slot: u32, buffer: &Buffer) -> anyhow::Result<()> {
+    fn freeing(
+        &mut self,
+        streams: &[A::Stream],
+        slot: u32,
+        block: &A::Block,
+    ) -> anyhow::Result<()> {
         if let Some(cold) = &self.cold {
             cold.change(cold.held[slot as usize], Gauge::remove);
         }
         if let Some(touches) = &self.touches {
             let mark = &touches.marks[slot as usize];
-            let read = Touch::read(buffer.address(), buffer.bytes()).label(mark.label);
+            let read = Touch::read(A::address(block), A::bytes(block)).label(mark.label);
             for &stream in &mark.streams {
                 self.launch(&streams[usize::from(stream)], read)?;
             }
@@ -180,14 +192,14 @@ impl Hooks for Watch<'_> {
     }
 
     fn tick(&self) {
-        if self.lag {
-            self.machine.sim.tick();
+        if let (true, Some(sim)) = (self.lag, &self.machine.sim) {
+            sim.tick();
         }
     }
 
     fn steady_step(&mut self) {
         if let Some(cold) = &mut self.cold {
-            cold.steady.push(self.machine.reading());
+            cold.steady.push(self.machine.allocator.reading());
         }
     }
 }

@@ -24,10 +24,18 @@ impl Run {
     }
 }
 
-/// Runs the command with these arguments.
+/// Runs the command with these arguments, where there is no CUDA device.
 pub fn millpond<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Run {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
-    let Output { status, stdout, stderr } = command.args(args).output().expect("it starts");
+    run(command.env_remove(LIBRARY).env("CUDA_VISIBLE_DEVICES", "").args(args))
+}
+
+/// The variable that names a library to take for the CUDA driver.
+pub const LIBRARY: &str = "MILLPOND_CUDA_LIBRARY";
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Run {
+    let Output { status, stdout, stderr } = command.output().expect("it starts");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Run { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
