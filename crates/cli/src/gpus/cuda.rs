@@ -74,6 +74,11 @@ impl Cuda {
     }
 }
 
+/// What a pool may take of a real device where so much is free: one in 32 bytes is left to others.
+pub(crate) fn leave_some(free: u64, granularity: u64) -> u64 {
+    ((free - free / 32) / granularity * granularity).max(granularity)
+}
+
 /// A call of the driver, its error in the pool's terms.
 pub(crate) fn told<T>(
     call: &'static str,
@@ -113,5 +118,17 @@ fn describe(error: result::DriverError) -> String {
     match text {
         Ok(Ok(text)) => text.into_owned(),
         _ => format!("{:?}", error.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_what_is_free_is_left_in_whole_pages() {
+        assert_eq!(leave_some(64 << 21, 1 << 21), 62 << 21);
+        assert_eq!(leave_some(63 << 21, 1 << 21), 61 << 21);
+        assert_eq!(leave_some(0, 1 << 21), 1 << 21);
     }
 }

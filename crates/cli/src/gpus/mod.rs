@@ -1,11 +1,13 @@
 //! The GPUs that the commands run on, and what their driver is asked.
 
+mod books;
 mod cuda;
 mod library;
 mod meter;
 mod metered;
 
-pub(crate) use cuda::{Cuda, guarded, told};
+pub(crate) use books::Leaks;
+pub(crate) use cuda::{Cuda, guarded, leave_some, told};
 pub(crate) use meter::{Meter, Reading, own_wait};
 pub(crate) use metered::Metered;
 

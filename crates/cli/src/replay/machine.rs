@@ -5,10 +5,10 @@ use super::pool::PoolAllocator;
 use super::program::Program;
 use crate::args::{Capacity, ReplayArgs};
 use crate::costs;
-use crate::gpus::{Cuda, Metered};
+use crate::gpus::{Cuda, Metered, leave_some};
 use anyhow::{Context, ensure};
+use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
-use millpond::driver::{DeviceInfo, Driver};
 use millpond::{DeviceId, Headroom, Pool};
 use millpond_simgpu::{Completion, Sim};
 use std::sync::Arc;
@@ -19,8 +19,6 @@ const PAGE: u64 = 2 << 20;
 const DEVICE_BYTES: u64 = 80 << 30;
 /// The largest device that can be simulated.
 const MOST_BYTES: u64 = 16 << 40;
-/// One in so many bytes of what is free on a real device is left to others.
-const LEFT: u64 = 32;
 
 /// Devices and an allocator.
 pub(super) struct Machine<A> {
@@ -80,7 +78,9 @@ impl Machine<PoolAllocator> {
             }
             None => {
                 let free = ids.map(|id| Ok(driver.memory_info(id)?.0));
-                let most = free.zip(&infos).map(|(free, info)| free.map(|free| most(free, info)));
+                let most = free.zip(&infos);
+                let most =
+                    most.map(|(free, info)| free.map(|free| leave_some(free, info.granularity)));
                 most.collect::<anyhow::Result<_>>()?
             }
         };
@@ -90,11 +90,6 @@ impl Machine<PoolAllocator> {
         let allocator = pool(driver, &limits, true, headroom, args)?;
         Ok(Self { allocator, limits, sim: None })
     }
-}
-
-/// What a pool may take of a real device.
-fn most(free: u64, info: &DeviceInfo) -> u64 {
-    ((free - free / LEFT) / info.granularity * info.granularity).max(info.granularity)
 }
 
 fn pool(
@@ -164,18 +159,5 @@ mod tests {
         assert_eq!(limit(Capacity::Factor(1.0), 0, 1), Some(PAGE));
         assert_eq!(limit(Capacity::Bytes(u64::MAX), 0, 1), None);
         assert_eq!(limit(Capacity::Factor(2.0), u64::MAX, 1), None);
-    }
-
-    #[test]
-    fn a_real_device_keeps_a_part_of_what_is_free() {
-        let info = DeviceInfo {
-            name: String::new(),
-            memory_bytes: 1 << 36,
-            granularity: PAGE,
-            virtual_memory: true,
-        };
-        assert_eq!(most(64 * PAGE, &info), 62 * PAGE);
-        assert_eq!(most(63 * PAGE, &info), 61 * PAGE);
-        assert_eq!(most(0, &info), PAGE);
     }
 }

@@ -1,71 +1,109 @@
-//! The simulated GPUs with the pool over them, and what stages do on both: every allocation is
-//! filled, every block checked before it is freed, everything counted.
+//! The GPUs with the pool over them, and what stages do on both: every allocation is filled, every
+//! block checked before it is freed, everything counted.
 
 use super::block::{Ask, Block};
 use super::contents::Coverage;
+use super::cuda::{self, CudaDevices};
+use super::devices::{Devices, SimDevices};
 use super::ledger::{Ledger, count};
 use super::occupancy::Occupancy;
 use super::rng::Rng;
 use super::worker::Halt;
-use crate::gpus::Metered;
+use crate::gpus::{Cuda, Gpus, Metered, leave_some};
+use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
-use millpond::{Error, Pool, Stream, size};
-use millpond_simgpu::{Completion, Sim, Touch};
+use millpond::{DeviceId, Error, Headroom, Pool, Stream, size};
+use millpond_simgpu::{Completion, Touch};
 use std::sync::Arc;
 
 /// What all threads of a run share.
 pub(super) struct Machine {
-    pub sim: Sim,
     pub driver: Arc<Metered>,
     pub pool: Pool,
+    pub devices: Arc<dyn Devices>,
+    /// Most bytes of each device; the least of them.
+    pub capacity: u64,
     pub ledger: Ledger,
     occupancy: Occupancy,
     coverage: Coverage,
-    oracle: bool,
 }
 
 /// How the devices are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub devices: u16,
-    pub capacity: u64,
+    /// Most bytes of each device: by default a simulated one has 80 GiB, a real one what is free.
+    pub capacity: Option<u64>,
+    /// Memory in plain allocations.
+    pub plain: bool,
     pub completion: Completion,
     pub oracle: bool,
     pub coverage: Coverage,
     pub seed: u64,
 }
 
-/// Addresses of a device; what lies below the first and behind the last is nobody's.
-const ADDRESSES: u64 = 16 << 40;
-
-/// The simulated driver's handle of a stream.
-fn raw(stream: &Stream) -> millpond_simgpu::Stream {
-    stream.handle().into()
-}
+/// Memory of a simulated device.
+const SIMULATED_BYTES: u64 = 80 << 30;
 
 impl Machine {
-    pub fn new(setup: &Setup) -> anyhow::Result<Self> {
-        let sim = Sim::builder()
-            .devices(setup.devices)
-            .capacity(setup.capacity)
-            .completion(setup.completion)
-            .address_space(ADDRESSES)
-            .contents(true)
-            .oracle(setup.oracle)
-            .seed(setup.seed)
-            .build()?;
-        let driver = Arc::new(SimDriver::new(sim.clone()));
-        let driver = Arc::new(Metered::simulated(driver, sim.clone()));
+    pub fn new(setup: &Setup, gpus: &mut Gpus) -> anyhow::Result<Self> {
+        match gpus {
+            Gpus::Sim => Self::simulated(setup),
+            Gpus::Cuda(cuda) => Self::real(setup, cuda),
+        }
+    }
+
+    fn simulated(setup: &Setup) -> anyhow::Result<Self> {
+        let capacity = setup.capacity.unwrap_or(SIMULATED_BYTES);
+        let devices = SimDevices::new(setup, capacity)?;
+        let sim = devices.sim().clone();
+        let driver = match setup.plain {
+            true => SimDriver::without_virtual_memory(sim.clone()),
+            false => SimDriver::new(sim.clone()),
+        };
+        let driver = Arc::new(Metered::simulated(Arc::new(driver), sim));
         let pool = Pool::builder_shared(driver.clone()).peer_access(true).build()?;
-        Ok(Self {
-            sim,
+        let end = devices.end();
+        Ok(Self::over(setup, driver, pool, Arc::new(devices), capacity, end))
+    }
+
+    fn real(setup: &Setup, cuda: &mut Cuda) -> anyhow::Result<Self> {
+        let devices = CudaDevices::new(cuda, setup.devices)?;
+        let driver = cuda.driver(setup.devices, setup.plain)?;
+        let mut limits = Vec::new();
+        for id in (0..setup.devices).map(DeviceId) {
+            let granularity = driver.device(id)?.granularity;
+            let free = leave_some(driver.memory_info(id)?.0, granularity);
+            limits.push(setup.capacity.map_or(free, |capacity| capacity.min(free)));
+        }
+        let driver = Arc::new(Metered::booked(Arc::new(driver)));
+        devices.watch(driver.clone());
+        let mut builder = Pool::builder_shared(driver.clone());
+        builder = builder.peer_access(true).headroom(Headroom::Automatic);
+        for (device, &limit) in (0..).zip(&limits) {
+            builder = builder.device_capacity(DeviceId(device), limit);
+        }
+        let capacity = limits.into_iter().min().unwrap_or(0);
+        Ok(Self::over(setup, driver, builder.build()?, Arc::new(devices), capacity, cuda::END))
+    }
+
+    fn over(
+        setup: &Setup,
+        driver: Arc<Metered>,
+        pool: Pool,
+        devices: Arc<dyn Devices>,
+        capacity: u64,
+        end: u64,
+    ) -> Self {
+        Self {
             driver,
             pool,
+            devices,
+            capacity,
             ledger: Ledger::new(usize::from(setup.devices)),
-            occupancy: Occupancy::new(ADDRESSES * (u64::from(setup.devices) + 1)),
+            occupancy: Occupancy::new(end),
             coverage: setup.coverage,
-            oracle: setup.oracle,
-        })
+        }
     }
 
     /// Allocates on `stream` for the thread `who` and fills the block with a pattern of its own.
@@ -93,7 +131,7 @@ impl Machine {
         rng: &mut Rng,
     ) -> Result<Option<Block>, Halt> {
         let (ask, pattern) = (Ask::draw(rng), rng.next());
-        self.sim.tick();
+        self.devices.tick();
         let ledger = &self.ledger;
         let busy = || count(&ledger.busy);
         let memory = match ledger.alloc.time(|| ask.of(&self.pool, stream, bytes, busy)) {
@@ -118,7 +156,7 @@ impl Machine {
         let (address, bytes) = (block.memory.address(), block.bytes);
         self.touch(stream, &[Touch::write(address, bytes)])?;
         for (at, len) in self.coverage.parts(address, bytes) {
-            self.sim.fill(raw(stream), at, len, block.pattern)?;
+            self.devices.fill(stream, at, len, block.pattern)?;
         }
         Ok(())
     }
@@ -128,7 +166,7 @@ impl Machine {
         let (address, bytes) = (block.memory.address(), block.bytes);
         self.touch(stream, &[Touch::read(address, bytes)])?;
         for (at, len) in self.coverage.parts(address, bytes) {
-            self.sim.check_fill(raw(stream), at, len, block.pattern)?;
+            self.devices.check(stream, at, len, block.pattern)?;
         }
         Ok(())
     }
@@ -141,10 +179,10 @@ impl Machine {
         self.touch(stream, &[Touch::read(source, bytes), Touch::write(target, bytes)])?;
         let mut parts = self.coverage.parts(target, bytes);
         if let Some((_, len)) = parts.next() {
-            self.sim.copy(raw(stream), target, source, len)?;
+            self.devices.copy(stream, target, source, len)?;
         }
         for (at, len) in parts {
-            self.sim.fill(raw(stream), at, len, from.pattern)?;
+            self.devices.fill(stream, at, len, from.pattern)?;
         }
         to.pattern = from.pattern;
         Ok(())
@@ -152,8 +190,8 @@ impl Machine {
 
     /// Tells the oracle of a touch whose contents are only sampled.
     fn touch(&self, stream: &Stream, touches: &[Touch]) -> Result<(), Halt> {
-        if self.oracle && self.coverage == Coverage::Sampled {
-            self.sim.launch(raw(stream), touches)?;
+        if self.coverage == Coverage::Sampled {
+            self.devices.touch(stream, touches)?;
         }
         Ok(())
     }
@@ -174,7 +212,7 @@ impl Machine {
     pub fn wait(&self, to: &Stream, from: &Stream) -> millpond::Result<()> {
         if to.id() != from.id() {
             count(&self.ledger.waits);
-            self.sim.tick();
+            self.devices.tick();
             to.wait(from)?;
         }
         Ok(())
@@ -191,7 +229,7 @@ impl Machine {
     /// Checks the block and frees it, as the thread `who`.
     pub fn free(&self, who: usize, mut block: Block) -> Result<(), Halt> {
         self.settle(&mut block)?;
-        self.sim.tick();
+        self.devices.tick();
         if !self.occupancy.leave(block.memory.address(), size::granted(block.bytes)) {
             count(&self.ledger.overlaps);
         }

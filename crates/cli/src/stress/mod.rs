@@ -1,4 +1,4 @@
-//! `millpond stress`: pipeline training over simulated GPUs with verified contents.
+//! `millpond stress`: pipeline training over GPUs with verified contents.
 //!
 //! Devices hold stages of a model, threads drive them, each device has streams to compute, send and
 //! receive. Every block is filled with a pattern of its own and compared with it before it is freed;
@@ -8,12 +8,15 @@
 
 mod block;
 mod contents;
+mod cuda;
+mod devices;
 mod goal;
 mod lanes;
 mod ledger;
 mod machine;
 mod occupancy;
 mod report;
+mod ring;
 mod rng;
 mod run;
 mod schedule;
@@ -21,9 +24,12 @@ mod stage;
 mod total;
 mod worker;
 
+use crate::args::DriverName;
 use crate::exit::Outcome;
+use crate::gpus::{Gpus, first_line};
 use crate::output;
 use crate::size::Bytes;
+use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum, value_parser};
 use contents::Coverage;
 use goal::Goal;
@@ -36,9 +42,12 @@ use total::Total;
 /// Options of `millpond stress`.
 #[derive(Debug, Args)]
 pub(crate) struct StressArgs {
-    /// Simulated GPUs
-    #[arg(long, default_value_t = 4, value_parser = value_parser!(u16).range(1..=64))]
-    devices: u16,
+    /// Whose memory it is; NVIDIA GPUs where there are any, simulated ones elsewhere
+    #[arg(long, value_enum)]
+    driver: Option<DriverName>,
+    /// GPUs; by default 4 simulated ones, or all real ones
+    #[arg(long, value_parser = value_parser!(u16).range(1..=64))]
+    devices: Option<u16>,
     /// Streams of each pipeline on each device: compute, send, receive, further ones to compute
     #[arg(long, default_value = "3", value_parser = streams)]
     streams: usize,
@@ -69,18 +78,22 @@ pub(crate) struct StressArgs {
     /// Share of blocks that another thread frees than allocated them
     #[arg(long, default_value_t = 0.5, value_name = "SHARE", value_parser = share)]
     foreign_frees: f64,
-    /// Work completes so many pool calls after its submission; without it, in an order that the seed
-    /// decides
+    /// On simulated GPUs: work completes so many pool calls after its submission; without it, in an
+    /// order that the seed decides
     #[arg(long, value_name = "N")]
     lag: Option<u64>,
     /// Each step on streams of its own: after a step a new stream takes the place of each, waits
     /// for it, and the old one is dropped
     #[arg(long)]
     streams_fresh: bool,
-    /// Memory of each device
-    #[arg(long, default_value = "80GiB", value_name = "BYTES", value_parser = capacity)]
-    capacity: Bytes,
-    /// Watch for races
+    /// Memory of each device; by default a simulated one has 80 GiB, a real one what is free, less a
+    /// 32nd
+    #[arg(long, value_name = "BYTES", value_parser = capacity)]
+    capacity: Option<Bytes>,
+    /// Memory in plain allocations instead of pages that are mapped
+    #[arg(long)]
+    plain: bool,
+    /// On simulated GPUs, watch for races
     #[arg(long)]
     oracle: bool,
     /// A JSON object on standard output; with `--schedule all` one a schedule, and a closing one
@@ -127,9 +140,16 @@ impl StressArgs {
         if self.sample { Coverage::Sampled } else { Coverage::Whole }
     }
 
+    /// Simulated GPUs, unless it is said how many.
+    const SIMULATED: u16 = 4;
+
+    fn devices(&self) -> u16 {
+        self.devices.unwrap_or(Self::SIMULATED)
+    }
+
     /// Threads that drive stages.
     fn threads(&self) -> usize {
-        usize::from(self.threads.unwrap_or(self.devices))
+        usize::from(self.threads.unwrap_or(self.devices()))
     }
 
     fn completion(&self) -> Completion {
@@ -178,19 +198,20 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: StressArgs) -> anyhow::Result<Outcome> {
+pub(crate) fn run(mut args: StressArgs) -> anyhow::Result<Outcome> {
+    let mut gpus = Gpus::choose(args.driver)?;
+    let mut driver = gpus.name().to_owned();
+    if let Gpus::Cuda(cuda) = &gpus {
+        driver = format!("{driver} ({})", cuda.describe());
+        real(&mut args, cuda.present())?;
+    }
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()));
     // Before anything can go wrong: the seed repeats the run.
-    let line = format!("driver: sim; seed: {seed}");
-    if args.json {
-        eprintln!("{line}")
-    } else {
-        println!("{line}")
-    }
+    first_line(&format!("driver: {driver}; seed: {seed}"), args.json)?;
     let schedules = args.schedule.schedules();
-    let mut total = Total::new(&args, seed);
+    let mut total = Total::new(&args, gpus.name(), seed);
     for &schedule in schedules {
-        let report = run::run(&args, schedule, args.goal(schedules.len()), seed)?;
+        let report = run::run(&args, &mut gpus, schedule, args.goal(schedules.len()), seed)?;
         if args.json {
             output::json_line(&report)?;
         } else {
@@ -205,6 +226,19 @@ pub(crate) fn run(args: StressArgs) -> anyhow::Result<Outcome> {
         output::json_line(&total)?;
     }
     Ok(if total.ok { Outcome::Done } else { Outcome::Failed })
+}
+
+/// What the options mean on so many real GPUs; refuses what has no meaning there.
+fn real(args: &mut StressArgs, present: u16) -> anyhow::Result<()> {
+    if args.oracle {
+        bail!("--oracle: on real GPUs nobody sees what work touches (use --driver sim)");
+    }
+    if args.lag.is_some() {
+        bail!("--lag: on real GPUs work takes the time that it takes (use --driver sim)");
+    }
+    let devices = *args.devices.get_or_insert(present.min(64));
+    ensure!(devices <= present, "--devices {devices}: there are {present}");
+    Ok(())
 }
 
 #[cfg(test)]

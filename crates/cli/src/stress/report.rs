@@ -1,12 +1,13 @@
 //! What a run found: JSON for programs, tables for people.
 
 use super::StressArgs;
+use super::devices::Findings;
 use super::schedule::Schedule;
 use super::worker::Crew;
 use crate::driver_calls::DriverCalls;
+use crate::gpus::Leaks;
 use crate::output;
 use crate::size::Bytes;
-use millpond_simgpu::Sim;
 use serde::Serialize;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +25,7 @@ pub(super) struct Report {
     pub streams_fresh: bool,
     pub pipelines: usize,
     pub microbatches: usize,
-    /// `null`: in an order that the seed decides.
+    /// `null`: in an order that the seed decides, or that real GPUs do.
     pub lag: Option<u64>,
     pub capacity_bytes: u64,
     pub steps: u64,
@@ -69,6 +70,7 @@ pub(super) struct Report {
     pub invariant_checks: u64,
     /// Work that found no memory where it touched.
     pub device_faults: u64,
+    /// What the pool has not given back, once it is gone.
     pub leaks: Leaks,
     /// Errors that ended the run, broken invariants.
     pub failures: Vec<String>,
@@ -103,23 +105,16 @@ pub(super) struct Time {
     pub max: u64,
 }
 
-/// What the pool has not given back, once it is gone.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Leaks {
-    pub pages: usize,
-    pub mappings: usize,
-    pub reservations: usize,
-    pub streams: usize,
-    pub events: usize,
-    pub bytes: u64,
-}
-
-/// How many findings of a kind are shown in detail.
-const SHOWN: usize = 5;
-
 impl Report {
     /// What the threads have counted; call when they have ended, while the pool is still there.
-    pub fn new(args: &StressArgs, crew: &Crew, seed: u64, steps: u64, elapsed: Duration) -> Self {
+    pub fn new(
+        args: &StressArgs,
+        driver: &'static str,
+        crew: &Crew,
+        seed: u64,
+        steps: u64,
+        elapsed: Duration,
+    ) -> Self {
         let (ledger, stats) = (&crew.machine.ledger, crew.machine.pool.stats());
         let (allocations, frees) = (ledger.allocations.load(Relaxed), ledger.frees.load(Relaxed));
         let foreign = ledger.foreign_frees.load(Relaxed);
@@ -142,7 +137,7 @@ impl Report {
         let waits = driver_calls.stream_wait.saturating_sub(own_waits);
         driver_calls.stream_wait = waits;
         Self {
-            driver: "sim",
+            driver,
             seed,
             schedule: crew.shape.schedule,
             threads: args.threads(),
@@ -151,7 +146,7 @@ impl Report {
             pipelines: crew.shape.pipelines,
             microbatches: crew.shape.microbatches,
             lag: args.lag,
-            capacity_bytes: args.capacity.0,
+            capacity_bytes: crew.machine.capacity,
             steps,
             operations: ledger.operations(),
             passes: ledger.passes.load(Relaxed),
@@ -199,23 +194,11 @@ impl Report {
     }
 
     /// What the devices have found by the end; call when the pool is gone.
-    pub fn add_findings(&mut self, sim: &Sim, oracle: bool) {
-        self.hazards = oracle.then(|| sim.hazard_count());
-        self.mismatches = sim.content_mismatches();
-        self.device_faults = sim.device_faults();
-        let leaks = sim.leaks();
-        self.leaks = Leaks {
-            pages: leaks.pages,
-            mappings: leaks.mappings,
-            reservations: leaks.reservations,
-            streams: leaks.streams,
-            events: leaks.events,
-            bytes: leaks.bytes,
-        };
-        let hazards = sim.hazards();
-        self.details.extend(hazards.iter().take(SHOWN).map(ToString::to_string));
-        let mismatches = sim.mismatches();
-        self.details.extend(mismatches.iter().take(SHOWN).map(|found| format!("{found:?}")));
+    pub fn add_findings(&mut self, findings: Findings) {
+        let Findings { hazards, mismatches, device_faults, leaks, details } = findings;
+        (self.hazards, self.mismatches) = (hazards, mismatches);
+        (self.device_faults, self.leaks) = (device_faults, leaks);
+        self.details.extend(details);
         if !leaks.is_empty() {
             self.details.push(format!("not given back: {leaks}"));
         }

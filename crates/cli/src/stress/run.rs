@@ -9,6 +9,7 @@ use super::report::Report;
 use super::rng::Rng;
 use super::schedule::{Schedule, Shape};
 use super::worker::{Crew, Halt, Message, Step, Worker};
+use crate::gpus::Gpus;
 use anyhow::anyhow;
 use millpond::{Pool, Result as PoolResult};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,21 +31,23 @@ enum News {
 /// Runs all steps and reports.
 pub(super) fn run(
     args: &StressArgs,
+    gpus: &mut Gpus,
     schedule: Schedule,
     goal: Goal,
     seed: u64,
 ) -> anyhow::Result<Report> {
-    let shape = Shape::new(schedule, usize::from(args.devices), args.threads());
+    let shape = Shape::new(schedule, usize::from(args.devices()), args.threads());
     let setup = Setup {
-        devices: args.devices,
-        capacity: args.capacity.0,
+        devices: args.devices(),
+        capacity: args.capacity.map(|bytes| bytes.0),
+        plain: args.plain,
         completion: args.completion(),
         oracle: args.oracle,
         coverage: args.coverage(),
         seed,
     };
-    let machine = Machine::new(&setup)?;
-    let sim = machine.sim.clone();
+    let machine = Machine::new(&setup, gpus)?;
+    let devices = Arc::clone(&machine.devices);
     let (inboxes, receivers): (Vec<_>, Vec<_>) =
         (0..=args.threads()).map(|_| mpsc::channel()).unzip();
     let crew = Arc::new(Crew {
@@ -60,17 +63,13 @@ pub(super) fn run(
     let course = drive(args, goal, &crew, receivers);
     let elapsed = start.elapsed();
 
-    let mut report = Report::new(args, &crew, seed, course.steps, elapsed);
+    let mut report = Report::new(args, gpus.name(), &crew, seed, course.steps, elapsed);
     report.failures = course.failures;
     report.invariant_checks = course.checks;
-    for device in 0..args.devices {
-        if let Err(error) = sim.device_synchronize(device) {
-            report.failures.push(error.to_string());
-        }
-    }
+    report.failures.extend(devices.settle().err().map(|error| format!("{error:#}")));
     report.add_invariants(guarded(|| crew.machine.pool.check_invariants()));
     drop(crew);
-    report.add_findings(&sim, args.oracle);
+    report.add_findings(devices.findings());
     Ok(report)
 }
 
@@ -202,10 +201,10 @@ fn between(
     lanes: &mut [Lanes],
     rng: &mut Rng,
 ) -> anyhow::Result<()> {
-    let Machine { sim, pool, .. } = &crew.machine;
+    let Machine { devices, pool, .. } = &crew.machine;
     if rng.once_in(2) {
-        let all: Vec<_> = lanes.iter().map(|lanes| lanes.compute(0).handle().into()).collect();
-        sim.rendezvous(&all)?;
+        let all: Vec<_> = lanes.iter().map(|lanes| lanes.compute(0)).collect();
+        devices.meet(&all)?;
     }
     if rng.once_in(8) {
         trim(pool, rng)?;

@@ -35,9 +35,9 @@ pub(super) struct Total {
 }
 
 impl Total {
-    pub fn new(args: &StressArgs, seed: u64) -> Self {
+    pub fn new(args: &StressArgs, driver: &'static str, seed: u64) -> Self {
         Self {
-            driver: "sim",
+            driver,
             schedule: "all",
             schedules: Vec::new(),
             seed,

@@ -24,7 +24,7 @@ pub(super) enum Halt {
     Failed(anyhow::Error),
 }
 
-impl<E: std::error::Error + Send + Sync + 'static> From<E> for Halt {
+impl<E: Into<anyhow::Error>> From<E> for Halt {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
