@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::costs::CostsArgs;
 use crate::size::{Bytes, factor};
 use crate::stress::StressArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -7,7 +8,7 @@ use millpond::{Headroom, Reuse};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A lock-free, multi-stream, multi-GPU device-memory pool: replay traces, stress it.
+/// A lock-free, multi-stream, multi-GPU device-memory pool: replay traces, stress it, time its driver.
 #[derive(Debug, Parser)]
 #[command(name = "millpond", version, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Replay(ReplayArgs),
     /// Drives pipeline schedules over devices, streams and threads with verified contents
     Stress(StressArgs),
+    /// Times the driver's calls; prints a table, or prices for simulated GPUs
+    Costs(CostsArgs),
 }
 
 #[derive(Debug, Args)]

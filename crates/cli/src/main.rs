@@ -22,5 +22,6 @@ fn main() -> ExitCode {
     exit::code(match cli.command {
         Command::Replay(args) => replay::run(&args),
         Command::Stress(args) => stress::run(args),
+        Command::Costs(args) => costs::run(&args),
     })
 }
