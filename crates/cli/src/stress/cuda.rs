@@ -2,8 +2,8 @@
 //!
 //! A comparison is a copy of the bytes to the host, behind an event: nobody waits for it until the
 //! host memory that such copies share is needed again, or the run ends. Once in a while a fill is
-//! preceded by copies within memory of the run's own, so that streams fall behind the host and the
-//! pool meets work in flight.
+//! preceded by copies to the host that nobody looks at, so that streams fall behind and the pool meets
+//! work in flight.
 
 use super::devices::{Devices, Findings, SHOWN};
 use super::ring::{Expected, Ring};
@@ -12,11 +12,12 @@ use anyhow::{Context as _, bail};
 use millpond::Stream;
 use millpond::driver::cuda::cudarc::driver::result::{self, event, stream as streams};
 use millpond::driver::cuda::cudarc::driver::{CudaContext, sys};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most bytes that a stream copies to fall behind.
-const BALLAST: u64 = 64 << 20;
+/// Bytes that a stream copies, some times over, to fall behind: near a tenth of a millisecond each time.
+const BALLAST: usize = 4 << 20;
 /// One fill in so many falls behind.
 const BEHIND: u64 = 16;
 /// No address of this host's programs is as high.
@@ -25,9 +26,9 @@ pub(super) const END: u64 = 1 << 49;
 struct Device {
     context: Arc<CudaContext>,
     ring: Mutex<Ring>,
-    /// Two halves of so many bytes, to copy one to the other.
+    /// Memory of the run's own, and as much of the host's, to copy it to.
     ballast: u64,
-    half: usize,
+    host: u64,
 }
 
 /// NVIDIA GPUs.
@@ -115,23 +116,37 @@ fn reach(contexts: &[Arc<CudaContext>]) -> anyhow::Result<()> {
 impl Device {
     fn new(context: &Arc<CudaContext>) -> anyhow::Result<Self> {
         told("cuCtxSetCurrent", context.bind_to_thread())?;
-        let (free, _) = guarded("cuMemGetInfo", result::mem_get_info)?;
-        // A small part of a small device.
-        let half = (free as u64 / 256).min(BALLAST).next_multiple_of(512);
-        let half = usize::try_from(half)?;
         let ring = Mutex::new(Ring::new(context)?);
-        // SAFETY: the context is current; the memory is freed with the device.
-        let ballast = guarded("cuMemAlloc", || unsafe { result::malloc_sync(2 * half) });
-        let ballast = ballast.context("no memory to keep streams busy with")?;
-        Ok(Self { context: Arc::clone(context), ring, ballast, half })
+        let mut device = Self { context: Arc::clone(context), ring, ballast: 0, host: 0 };
+        let none = "no memory to keep streams busy with";
+        // SAFETY: the context is current; both are freed with the device, and the ballast is written
+        // to before any stream knows it.
+        unsafe {
+            let ballast = guarded("cuMemAlloc", || result::malloc_sync(BALLAST));
+            device.ballast = ballast.context(none)?;
+            let host = guarded("cuMemHostAlloc", || result::malloc_host(BALLAST, 0));
+            device.host = host.context(none)? as u64;
+            told("cuMemsetD8", result::memset_d8_sync(device.ballast, 0xba, BALLAST))?;
+            told("cuCtxSynchronize", context.synchronize())?;
+        }
+        Ok(device)
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
-            // SAFETY: allocated with the device, and freed once; the driver waits for copies.
-            let _ = unsafe { result::free_sync(self.ballast) };
+        // Copies may still be under way where a run was given up.
+        if self.context.synchronize().is_err() {
+            return;
+        }
+        // SAFETY: allocated with the device, if they are there, and freed once.
+        unsafe {
+            if self.ballast != 0 {
+                let _ = result::free_sync(self.ballast);
+            }
+            if self.host != 0 {
+                let _ = result::free_host(self.host as *mut c_void);
+            }
         }
     }
 }
@@ -140,15 +155,15 @@ impl Devices for CudaDevices {
     fn fill(&self, stream: &Stream, address: u64, bytes: u64, pattern: u64) -> anyhow::Result<()> {
         let device = self.of(stream)?;
         let (word, stream) = (word(pattern), raw(stream));
-        // SAFETY: the ballast is the run's own, and what is copied there matters to nobody; the range
-        // is of a live block that this stream may write to. Blocks, and the parts of them that are
-        // filled, start at multiples of 512 bytes.
+        // SAFETY: nobody writes to the ballast, and nobody reads where it is copied to; the range is of
+        // a live block that this stream may write to. Blocks, and the parts of them that are filled,
+        // start at multiples of 512 bytes.
         unsafe {
             if pattern.is_multiple_of(BEHIND) {
                 for _ in 0..=(pattern >> 32) % 8 {
-                    let (to, from) = (device.ballast + device.half as u64, device.ballast);
-                    let copied = result::memcpy_dtod_async(to, from, device.half, stream);
-                    told("cuMemcpyDtoDAsync", copied)?;
+                    let (to, from) = (device.host as *mut c_void, device.ballast);
+                    let copied = sys::cuMemcpyDtoHAsync_v2(to, from, BALLAST, stream).result();
+                    told("cuMemcpyDtoHAsync", copied)?;
                 }
             }
             let words = bytes / 4;
