@@ -30,6 +30,21 @@ pub fn millpond<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Run {
     run(command.env_remove(LIBRARY).env("CUDA_VISIBLE_DEVICES", "").args(args))
 }
 
+/// The command over a CUDA driver in software with so many devices, whose bytes and races are
+/// watched; it tells on standard error what it found.
+pub fn over_cuda(devices: u16) -> Command {
+    let program = std::env::current_exe().expect("this program");
+    let library = program.with_file_name("libfakecuda.so");
+    assert!(library.exists(), "{} is not there", library.display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FAKECUDA_")) {
+        command.env_remove(name);
+    }
+    let devices = devices.to_string();
+    command.env(LIBRARY, library).env("FAKECUDA_DEVICES", devices).env("FAKECUDA_REPORT", "1");
+    command
+}
+
 /// The variable that names a library to take for the CUDA driver.
 pub const LIBRARY: &str = "MILLPOND_CUDA_LIBRARY";
 
