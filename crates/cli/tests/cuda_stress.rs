@@ -95,3 +95,15 @@ fn what_real_gpus_have_no_part_in_is_refused() {
     }
     clean(stress(2, &["--devices", "1"]).env("FAKECUDA_PEERS", "0"));
 }
+
+#[test]
+fn bytes_that_are_not_kept_are_wrong_contents() {
+    // The driver does all that it is told, and keeps nothing of what is written.
+    let run = run(stress(1, &["--seed", "1"]).env("FAKECUDA_CONTENTS", "0"));
+    assert_eq!(run.status, Some(1), "{} {}", run.stdout, run.stderr);
+    let report = &run.objects()[0];
+    // Every block was filled and compared at least once before it was freed.
+    assert!(report["mismatches"].as_u64() >= report["frees"].as_u64(), "{report}");
+    assert_eq!(report["ok"], false);
+    assert!(run.stderr.contains("wrong contents at 0x"), "{}", run.stderr);
+}
