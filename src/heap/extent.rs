@@ -194,7 +194,9 @@ impl Arena {
             (None, _) => Some(both),
             (Some(stream), None) => {
                 let shared = a.iter().count() == b.iter().count();
-                (shared || own == Some(stream)).then_some(both)
+                // What waits for a graph waits as long as there is the graph.
+                let soon = own == Some(stream) && !self.fences.stream(stream).is_graph();
+                (shared || soon).then_some(both)
             }
             _ => None,
         }

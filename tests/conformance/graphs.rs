@@ -81,6 +81,28 @@ pub fn captures_reuse_their_own_memory<M: Machine>(make: impl Fn(u16, u64) -> M)
     }
 }
 
+/// Idle memory beside a graph's does not become the graph's.
+pub fn graphs_take_no_more_than_they_ask_for<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let rig = Rig::new(make, 1, 16 * UNIT);
+    let pool = rig.builder().capacity(8 * UNIT).build().unwrap();
+    let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
+    rig.touch(&t, 8 * UNIT);
+    rig.machine.pass_time();
+    let memory = pool.graph_memory().unwrap();
+    let capture = memory.capture(&s).unwrap();
+    for _ in 0..4 {
+        // Each is freed at once, and the next one served.
+        drop(s.alloc::<u8>(UNIT as usize).unwrap());
+        drop(s.alloc::<u8>(5000).unwrap());
+    }
+    drop(capture);
+    // All but one unit for large blocks and one for small ones, in pieces that need not hang together.
+    let held: Vec<_> = (0..6).map(|_| rig.get(&t, UNIT)).collect();
+    held.into_iter().for_each(|block| rig.free(&t, block));
+    drop((memory, s, t));
+    rig.done(pool);
+}
+
 /// A block of a capture that lives on after its graph is like any other.
 pub fn captured_buffers_outlive_their_graph<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 4 * UNIT);

@@ -85,7 +85,7 @@ macro_rules! suite {
                     // Whose pages do not move.
                     | pinned_memory_stays_where_it_is, windows_may_include_pinned_memory, pins_add_up;
                 graphs: graph_memory_serves_its_graph_alone, captures_reuse_their_own_memory,
-                    captured_buffers_outlive_their_graph, capturing_streams_are_left_alone,
+                    captured_buffers_outlive_their_graph, graphs_take_no_more_than_they_ask_for, capturing_streams_are_left_alone,
                     graph_memory_dropped_in_another_capture, graph_memory_keeps_its_pool_open;
                 pressure: a_callback_makes_room, a_callback_may_allocate, the_report_names_streams,
                     a_share_of_the_device
