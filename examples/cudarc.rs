@@ -11,8 +11,9 @@
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use millpond::driver::cuda::{CudaDriver, cudarc};
+use millpond::driver::cuda::{CudaDriver, cudarc, is_present};
 use millpond::{Buffer, Pool, Stream};
+use millpond_simgpu::Sim;
 use std::sync::Arc;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -120,18 +121,27 @@ DONE:
 ";
 
 fn main() -> Result {
-    // Kept to the end: the simulated machine goes with it.
-    let fake = match std::env::args().nth(2).as_deref() {
-        Some("fake") => {
-            use millpond_simgpu::Sim;
-            Some(fakecuda::start(Sim::builder().contents(true).oracle(true))?)
-        }
-        _ => None,
-    };
-    if !millpond::driver::cuda::is_present() {
-        return Err("there is no CUDA driver: try --driver fake".into());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        [] | ["--driver", "cuda"] if is_present() => run(),
+        [] | ["--driver", "cuda"] => Err("there is no CUDA driver: try --driver fake".into()),
+        ["--driver", "fake"] => run_on_fake(),
+        _ => Err("expected --driver cuda or fake".into()),
     }
+}
 
+/// On a simulated GPU; an error where anything raced or was misused.
+fn run_on_fake() -> Result {
+    let fake = fakecuda::start(Sim::builder().contents(true).oracle(true))?;
+    run()?;
+    match (fake.sim().hazards().first(), fake.violations().first()) {
+        (None, None) => Ok(()),
+        found => Err(format!("{found:?}").into()),
+    }
+}
+
+fn run() -> Result {
     let context = CudaContext::new(0)?;
     let stream = context.new_stream()?;
     let module = context.load_module(Ptx::from_src(ADD))?;
@@ -147,9 +157,10 @@ fn main() -> Result {
     assert_eq!(with_buffers(&stream, &memory, &add, &ones)?, expected);
 
     println!("{:?}", pool.stats().hits);
-    drop((memory, pool));
-    if let Some(fake) = &fake {
-        println!("{} hazards, misuse: {:?}", fake.sim().hazard_count(), fake.violations());
-    }
     Ok(())
+}
+
+#[test]
+fn the_same_sums_before_and_after() {
+    run_on_fake().unwrap();
 }

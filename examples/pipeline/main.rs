@@ -150,7 +150,11 @@ fn gpus() -> Result<Box<dyn Gpu>> {
 }
 
 fn main() -> Result {
-    let gpu = gpus()?;
+    run(&*gpus()?)
+}
+
+/// The whole run on some GPUs; an error where anything went wrong.
+fn run(gpu: &dyn Gpu) -> Result {
     // Every device may read the others' memory: stages copy from their neighbours.
     let pool = Pool::builder_shared(gpu.driver()).peer_access(true).build()?;
     let stages = usize::from(pool.device_count());
@@ -163,7 +167,7 @@ fn main() -> Result {
     for (number, (from_before, from_next)) in inboxes.enumerate() {
         let stream = || pool.stream(DeviceId(number as u16));
         crew.push(Stage {
-            gpu: &*gpu,
+            gpu,
             pool: &pool,
             number,
             stages,
@@ -187,4 +191,15 @@ fn main() -> Result {
         Some(first) => return Err(format!("{} things went wrong: {first}", wrong.len()).into()),
     }
     Ok(())
+}
+
+#[test]
+fn on_simulated_gpus() {
+    run(&Simulated::new(4).unwrap()).unwrap();
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn seen_through_cuda() {
+    run(&cuda::Fake::new(3).unwrap()).unwrap();
 }

@@ -70,6 +70,6 @@ fn where_the_probe_fails() {
         assert!(driver.device(crate::D1).unwrap().virtual_memory, "{call}");
         works_with_plain_allocations(&fake, driver);
         assert_eq!(fake.leaks().is_empty(), clean, "{call}: {}", fake.leaks());
-        assert_eq!(fake.sim().hazard_count(), 0);
+        assert_eq!(fake.sim().hazard_count(), 0, "{call}: {:?}", fake.sim().hazards());
     }
 }

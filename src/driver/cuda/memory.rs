@@ -81,11 +81,12 @@ fn touch(ordinal: c_int, address: u64, bytes: usize) -> DriverResult<()> {
     let mut read = 0_u8;
     let last = address + bytes as u64 - 1;
     // SAFETY: the address is mapped; one byte is copied to a place of ours, after the fill and before
-    // the call returns, as copies to pageable memory are.
+    // the call returns, as copies to pageable memory are. Where it fails, the fill may still run.
     unsafe {
         call!(cuMemSetAccess(address, bytes, &raw const access, 1))?;
         call!(cuMemsetD8_v2(address, MARK, bytes))?;
-        call!(cuMemcpyDtoH_v2((&raw mut read).cast(), last, 1))?;
+        call!(cuMemcpyDtoH_v2((&raw mut read).cast(), last, 1))
+            .or_else(|error| call!(cuCtxSynchronize()).and(Err(error)))?;
     }
     if read == MARK {
         return Ok(());

@@ -1,20 +1,29 @@
 //! The bytes of device memory, held in host memory where a program asks for contents.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// A page's or a plain allocation's.
+#[derive(Debug)]
+struct Block {
+    len: usize,
+    /// None before the first write: zeros.
+    bytes: Option<Box<[u8]>>,
+}
 
 /// Bytes by physical address. Physical addresses are never reused, so neither are the bytes.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// By the physical address of the first byte.
-    blocks: BTreeMap<u64, Box<[u8]>>,
+    blocks: BTreeMap<u64, Block>,
 }
 
 impl Contents {
-    /// Backs `phys` with zeros, which costs the host no memory until they are written to.
+    /// Backs `phys` with zeros, which cost the host no memory until they are written to.
     pub(super) fn create(&mut self, phys: &Range<u64>) {
-        let bytes = vec![0; (phys.end - phys.start) as usize];
-        self.blocks.insert(phys.start, bytes.into_boxed_slice());
+        let len = (phys.end - phys.start) as usize;
+        self.blocks.insert(phys.start, Block { len, bytes: None });
     }
 
     /// Drops the block that starts at `phys.start`.
@@ -22,16 +31,21 @@ impl Contents {
         self.blocks.remove(&phys.start);
     }
 
-    /// The bytes of a range that lies in one block.
+    /// The bytes of a range that lies in one block, to be written.
     pub(super) fn bytes_mut(&mut self, phys: &Range<u64>) -> Option<&mut [u8]> {
         let (&start, block) = self.blocks.range_mut(..=phys.start).next_back()?;
-        block.get_mut((phys.start - start) as usize..(phys.end - start) as usize)
+        let bytes = block.bytes.get_or_insert_with(|| vec![0; block.len].into_boxed_slice());
+        bytes.get_mut((phys.start - start) as usize..(phys.end - start) as usize)
     }
 
     /// The bytes of a range that lies in one block.
-    pub(super) fn bytes(&self, phys: &Range<u64>) -> Option<&[u8]> {
+    pub(super) fn bytes(&self, phys: &Range<u64>) -> Option<Cow<'_, [u8]>> {
         let (&start, block) = self.blocks.range(..=phys.start).next_back()?;
-        block.get((phys.start - start) as usize..(phys.end - start) as usize)
+        let range = (phys.start - start) as usize..(phys.end - start) as usize;
+        match &block.bytes {
+            Some(bytes) => bytes.get(range).map(Cow::Borrowed),
+            None => (range.end <= block.len).then(|| vec![0; range.len()].into()),
+        }
     }
 }
 

@@ -139,7 +139,7 @@ impl Memory {
             };
             match found {
                 Some((at, bytes)) => {
-                    data[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+                    data[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
                 }
                 None => whole = false,
             }
@@ -183,7 +183,7 @@ impl Memory {
                 (Touched::Bytes { .. }, None) => continue,
                 (Touched::Bytes { address: at, phys }, Some(contents)) => {
                     let there = contents.bytes(&phys).unwrap_or_default();
-                    match differs(there, phase(pattern, at - address)) {
+                    match differs(&there, phase(pattern, at - address)) {
                         Some((offset, byte)) => (at + offset, Some(byte)),
                         None => continue,
                     }
