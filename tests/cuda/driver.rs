@@ -1,8 +1,9 @@
 //! What the driver asks of CUDA, and what it makes of the answers.
 
-use crate::{CAPACITY, D0, D1, MIB, Rig, quiet, start, total_calls};
+use crate::{CAPACITY, D0, D1, MIB, Rig, quiet, sim, start, total_calls};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUresult};
+use fakecuda::Config;
 use millpond::driver::cuda::{CudaDriver, cudarc, is_present};
 use millpond::driver::{Driver, StreamHandle};
 use millpond::{DeviceId, Error, Pool};
@@ -236,6 +237,40 @@ fn host_waits_have_a_limit() {
     driver.destroy_event(D0, event).unwrap();
     driver.destroy_stream(D0, stream).unwrap();
     drop(driver);
+    quiet(&fake);
+}
+
+/// The driver copies between devices that may touch each other's memory, as work of a stream.
+#[test]
+fn copies_are_work_of_a_stream() {
+    let fake = start();
+    let driver = CudaDriver::all().unwrap();
+    let contexts = driver.contexts().to_vec();
+    let pool = Pool::builder(driver).peer_access(true).build().unwrap();
+    let cuda = [0, 1].map(|device| contexts[device].new_stream().unwrap());
+    let [from, to] = [0, 1].map(|device: usize| pool.register_cuda_stream(&cuda[device]).unwrap());
+    let mut source = from.alloc::<u8>(3 << 20).unwrap();
+    cuda[0].memcpy_htod(&vec![7; 3 << 20], &mut source.on_mut(&cuda[0])).unwrap();
+    to.wait(&from).unwrap();
+    let copy = to.alloc::<u8>(3 << 20).unwrap();
+    let (device, stream) = (to.device(), to.handle());
+    pool.driver().copy(device, stream, copy.address(), source.address(), 3 << 20).unwrap();
+    source.last_use(&to).unwrap();
+    drop(source);
+    assert_eq!(cuda[1].clone_dtoh(&copy.on(&cuda[1])).unwrap(), vec![7; 3 << 20]);
+    drop((copy, from, to, pool, cuda, contexts));
+    quiet(&fake);
+    assert!(fake.leaks().is_empty(), "{}", fake.leaks());
+}
+
+/// Devices that cannot reach each other say so when a pool without virtual memory is to let them.
+#[test]
+fn devices_that_cannot_be_peers() {
+    let fake = fakecuda::start(Config { peers: false, ..Config::from(sim()) }).unwrap();
+    let driver = CudaDriver::all().unwrap().without_virtual_memory();
+    let error = Pool::builder(driver).peer_access(true).build().unwrap_err();
+    assert!(matches!(&error, Error::Driver(cause) if cause.code == 217), "{error}");
+    assert!(error.to_string().contains("cannot touch memory of device"), "{error}");
     quiet(&fake);
 }
 

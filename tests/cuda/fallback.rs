@@ -34,6 +34,17 @@ fn without_virtual_memory() {
     assert!(fake.leaks().is_empty(), "{}", fake.leaks());
 }
 
+/// A device whose pages keep nothing, as some virtual machines have them.
+#[test]
+fn where_pages_keep_no_bytes() {
+    let fake = fakecuda::start(sim().contents(false)).unwrap();
+    let driver = CudaDriver::all().unwrap();
+    let why = driver.fallback(D0).unwrap();
+    assert_eq!(why.call, "cuMemcpyDtoH");
+    assert!(why.message.contains("does not keep bytes"), "{why}");
+    works_with_plain_allocations(&fake, driver);
+}
+
 #[test]
 fn by_choice() {
     let fake = start();
