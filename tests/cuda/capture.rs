@@ -165,6 +165,27 @@ fn a_capture_nobody_told_of() {
     rig.done();
 }
 
+/// A capture of a stream that the pool does not know, in the strictest mode and on the same thread: what
+/// the pool calls meanwhile disturbs neither it nor the pool's own streams.
+#[test]
+fn captures_of_others_go_on() {
+    let rig = Rig::new(scheduled(1));
+    let theirs = rig.context.new_stream().unwrap();
+    let other = rig.pool.stream(D0).unwrap();
+    drop(rig.stream.alloc::<u8>(6 * LEN).unwrap());
+    theirs.begin_capture(MODES[0]).unwrap();
+    // Seals, asks, waits, takes pages and gives them back.
+    drop(other.alloc::<u8>(6 * LEN).unwrap());
+    drop(rig.stream.alloc::<u8>(60 * LEN).unwrap());
+    rig.pool.trim(D0, 0).unwrap();
+    let status = theirs.capture_status().unwrap();
+    assert_eq!(status, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    drop(theirs.end_capture(CUgraphInstantiate_flags(0)).unwrap());
+    assert_eq!(rig.pool.stats().poisoned_streams, 0);
+    drop((theirs, other));
+    rig.done();
+}
+
 /// Told of a capture, the pool refuses what would cross its border.
 #[test]
 fn waits_do_not_cross_the_border() {

@@ -90,7 +90,9 @@ impl Drop for Current {
     }
 }
 
-/// While this lives, the calling thread's calls do not disturb captures of other threads' streams.
+/// While this lives, the calling thread's calls disturb no capture, whoever's it is. In the modes that
+/// threads start in, memory calls and questions about events fail while anybody captures, and his
+/// capture with them.
 pub(super) struct Relaxed(sys::CUstreamCaptureMode);
 
 impl Relaxed {

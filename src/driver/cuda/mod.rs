@@ -13,8 +13,8 @@
 //! * An event is never recorded on a stream that captures, nor a wait submitted to one: both would
 //!   become part of the graph. Such calls fail with `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`; the
 //!   pool makes none when it was told of the capture.
-//! * While it was told of captures, its calls run in relaxed capture mode, as far as the calling
-//!   thread is concerned.
+//! * Its calls run in relaxed capture mode, as far as the calling thread is concerned, so that they
+//!   disturb no capture, not even one of a stream that the pool does not know, or that begins meanwhile.
 //! * A host wait polls, since the driver has none with a time limit.
 //!
 //! # End of life
@@ -36,8 +36,6 @@ use cudarc::driver::{CudaContext, result};
 pub use slice::{On, OnMut, Slice};
 use std::ptr;
 use std::sync::Arc;
-// No part of the models, which have drivers of their own.
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// cudarc's handle of the thread's own default stream.
@@ -57,8 +55,6 @@ pub fn is_present() -> bool {
 pub struct CudaDriver {
     devices: Box<[Device]>,
     contexts: Box<[Arc<CudaContext>]>,
-    /// Captures under way, of which it was told.
-    captures: AtomicU32,
 }
 
 /// One device, and what was asked about it once.
@@ -113,7 +109,7 @@ impl CudaDriver {
         }
         let devices = contexts.iter().map(|context| Device::new(context));
         let devices = devices.collect::<DriverResult<_>>()?;
-        Ok(Self { devices, contexts, captures: AtomicU32::new(0) })
+        Ok(Self { devices, contexts })
     }
 
     /// Takes plain allocations even where there is virtual memory.
@@ -162,12 +158,7 @@ impl CudaDriver {
     ) -> DriverResult<T> {
         let device = self.of(device)?;
         let _current = Current::new(device.context.0)?;
-        // Acquire pairs with the release in `capturing`. A capture that begins later was not
-        // announced when the caller came here.
-        let _relaxed = match self.captures.load(Ordering::Acquire) {
-            0 => None,
-            _ => Some(Relaxed::new()?),
-        };
+        let _relaxed = Relaxed::new()?;
         calls(device)
     }
 }
@@ -187,6 +178,7 @@ impl Device {
         let ordinal = context.cu_device();
         let of = |call| move |error: result::DriverError| failed(call, error.0);
         let _current = Current::new(context.cu_ctx())?;
+        let _relaxed = Relaxed::new()?;
         let name = result::device::get_name(ordinal).map_err(of("cuDeviceGetName"))?;
         let mut bytes = 0;
         // SAFETY: stores to a place of ours.
@@ -478,13 +470,8 @@ impl Driver for CudaDriver {
         })
     }
 
-    fn capturing(&self, _: DeviceId, on: bool) -> DriverResult<()> {
-        // Release pairs with the acquire in `on`: who was told of the capture runs relaxed.
-        if on {
-            self.captures.fetch_add(1, Ordering::Release);
-        } else {
-            self.captures.fetch_sub(1, Ordering::Release);
-        }
+    fn capturing(&self, _: DeviceId, _: bool) -> DriverResult<()> {
+        // No call of this driver's disturbs a capture, told of or not.
         Ok(())
     }
 }
