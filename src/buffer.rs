@@ -93,17 +93,31 @@ impl<T: Copy + 'static> Buffer<T> {
         &self.address
     }
 
-    /// Whether this process is a forked child of the one that built the pool.
+    /// Refuses in a forked child of the process that built the pool.
     #[cfg(feature = "cuda")]
-    pub(crate) fn is_in_child(&self) -> bool {
-        self.core().is_forked()
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.core().check_process()
     }
 
-    /// The handle of the stream that it was allocated on; of a graph's buffer, that of the stream that
-    /// stands for the graph.
+    /// Whether it was allocated on the stream that `id`, one of this pool's, stands for.
     #[cfg(feature = "cuda")]
-    pub(crate) fn stream_handle(&self) -> StreamHandle {
-        self.core().fences.stream(self.stream()).handle()
+    pub(crate) fn is_on(&self, of: &Stream, id: StreamId) -> bool {
+        of.is_of(self.core()) && self.stream() == id
+    }
+
+    /// Whether the stream that it was allocated on is registered, and is the one of this handle.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_of_stream(&self, device: Option<DeviceId>, handle: StreamHandle) -> bool {
+        let stream = self.core().fences.stream(self.stream());
+        Some(stream.device()) == device && stream.handle() == handle && !stream.is_retired()
+    }
+
+    /// The work that a stream of the pool's has been given so far uses the memory.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn used_by(&self, stream: StreamId) {
+        if self.is_live() {
+            self.core().last_use(self.block(), stream);
+        }
     }
 
     fn core(&self) -> &Core {

@@ -116,11 +116,16 @@ impl StreamFence {
         self.poisoned.load(Ordering::Relaxed)
     }
 
+    /// Whether its owner has let go of it.
+    pub fn is_retired(&self) -> bool {
+        // Acquire pairs with the release of `retire`.
+        self.users.load(Ordering::Acquire) & RETIRED != 0
+    }
+
     /// Whether the driver refused the last seal of a stream that has ended.
     pub fn is_lost(&self) -> bool {
-        // Acquire pairs with the release of `retire`, and of `end`.
-        let retired = self.users.load(Ordering::Acquire) & RETIRED != 0;
-        retired && !self.ended.load(Ordering::Acquire)
+        // Acquire pairs with the release of `end`.
+        self.is_retired() && !self.ended.load(Ordering::Acquire)
     }
 
     /// Whether the pool has to destroy the handle.

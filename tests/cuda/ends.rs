@@ -73,6 +73,8 @@ fn after_a_context() {
 fn in_a_forked_child() {
     let rig = Rig::new(start());
     let held = held(&rig);
+    let lent = rig.stream.alloc::<u8>(5000).unwrap().into_cuda_slice(&rig.stream).unwrap();
+    let buffers = [0; 2].map(|_| rig.stream.alloc::<u8>(5000).unwrap());
     // SAFETY: the child calls no more than the pool and the allocator.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
@@ -81,6 +83,20 @@ fn in_a_forked_child() {
         let refused = matches!(rig.stream.alloc::<u8>(4 << 20), Err(Error::Forked))
             && matches!(rig.pool.graph_memory(), Err(Error::Forked))
             && matches!(rig.pool.register_cuda_stream(&rig.cuda), Err(Error::Forked));
+        let [first, second] = buffers;
+        let slice = Slice::new(first, &rig.stream).err();
+        let away = second.into_cuda_slice(&rig.stream).err();
+        let refused = refused
+            && matches!(slice, Some((Error::Forked, _)))
+            && matches!(away, Some((Error::Forked, _)));
+        let refused = match rig.pool.take_back(lent) {
+            Err((Error::Forked, slice)) => {
+                // Its drop is cudarc's, and would call the driver.
+                std::mem::forget(slice);
+                refused
+            }
+            _ => false,
+        };
         drop((held, rig.stream, rig.pool));
         let quiet = total_calls(&rig.fake) == before;
         // SAFETY: ends the process, without what the parent's test has still to do.
@@ -90,6 +106,7 @@ fn in_a_forked_child() {
     // SAFETY: a child of ours.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
-    drop(held);
+    drop(rig.pool.take_back(lent).unwrap());
+    drop((held, buffers));
     rig.done();
 }

@@ -1,7 +1,7 @@
 //! The pool's memory in the hands of cudarc's users.
 
 use crate::{D0, MIB, Rig, scheduled, start, total_calls};
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{
     CudaFunction, CudaSlice, DevicePtr, DeviceSlice, LaunchConfig, PushKernelArg,
 };
@@ -129,12 +129,12 @@ fn to_a_slice_and_back() {
     for bytes in [5000, 3 * MIB as usize] {
         let buffer: Buffer<u8> = rig.stream.alloc(bytes).unwrap();
         let address = buffer.address();
-        let slice: CudaSlice<u8> = buffer.into_cuda_slice(&rig.cuda).unwrap();
+        let slice: CudaSlice<u8> = buffer.into_cuda_slice(&rig.stream).unwrap();
         assert_eq!((slice.len(), slice.device_ptr(&rig.cuda).0), (bytes, address));
         assert!(rig.pool.stats().devices[0].live_bytes >= bytes as u64);
         let buffer = rig.pool.take_back(slice).unwrap();
         assert_eq!((buffer.address(), buffer.len()), (address, bytes));
-        let slice = Slice::new(buffer, &rig.cuda).unwrap();
+        let slice = Slice::new(buffer, &rig.stream).unwrap();
         let buffer = slice.into_buffer();
         assert_eq!(buffer.address(), address);
         drop(buffer);
@@ -157,7 +157,7 @@ fn foreign_slices_are_not_taken_back() {
     // Freed behind the slice's back, and somebody else's since: there is one owner, not two.
     let buffer: Buffer<u8> = rig.stream.alloc(3 << 20).unwrap();
     let address = buffer.address();
-    let slice = buffer.into_cuda_slice(&rig.cuda).unwrap();
+    let slice = buffer.into_cuda_slice(&rig.stream).unwrap();
     rig.pool.free(address).unwrap();
     let next: Buffer<u8> = rig.stream.alloc(3 << 20).unwrap();
     assert_eq!(next.address(), address);
@@ -185,7 +185,7 @@ fn a_lent_slice_that_is_dropped() {
     let rig = Rig::new(start());
     let buffer: Buffer<u8> = rig.stream.alloc(3 << 20).unwrap();
     let address = buffer.address();
-    drop(buffer.into_cuda_slice(&rig.cuda).unwrap());
+    drop(buffer.into_cuda_slice(&rig.stream).unwrap());
     let said = rig.context.check_err().unwrap_err();
     assert_eq!(said.0, CUresult::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(rig.fake.violations().len(), 1, "{:?}", rig.fake.violations());
@@ -199,12 +199,17 @@ fn a_lent_slice_that_is_dropped() {
 #[test]
 fn slices_know_their_stream() {
     let rig = Rig::new(start());
-    let other = rig.context.new_stream().unwrap();
+    let other = rig.pool.register_cuda_stream(&rig.context.new_stream().unwrap()).unwrap();
     let buffer: Buffer<u8> = rig.stream.alloc(5000).unwrap();
     let (error, buffer) = Slice::new(buffer, &other).unwrap_err();
     assert!(error.to_string().contains("stream"), "{error}");
+    let (error, buffer) = buffer.into_cuda_slice(&other).unwrap_err();
+    assert!(error.to_string().contains("stream"), "{error}");
     drop(buffer);
     let plain = rig.pool.stream(D0).unwrap();
+    let (error, buffer) = Slice::new(plain.alloc::<u8>(10).unwrap(), &plain).unwrap_err();
+    assert!(error.to_string().contains("registered"), "{error}");
+    drop(buffer);
     assert!(plain.cuda().is_none());
     let error = plain.alloc_slice::<u8>(10).unwrap_err();
     assert!(matches!(error, Error::Driver(_)), "{error}");
@@ -225,13 +230,131 @@ fn no_events_for_a_slice() {
     assert!(matches!(&error, Error::Driver(cause) if cause.call == "cuEventCreate"), "{error}");
     let buffer: Buffer<u8> = rig.stream.alloc(5000).unwrap();
     no_events();
-    let (_, buffer) = buffer.into_cuda_slice(&rig.cuda).unwrap_err();
+    let (_, buffer) = buffer.into_cuda_slice(&rig.stream).unwrap_err();
     no_events();
-    let (_, buffer) = Slice::new(buffer, &rig.cuda).unwrap_err();
+    let (_, buffer) = Slice::new(buffer, &rig.stream).unwrap_err();
     drop(buffer);
     assert_eq!(rig.pool.stats().devices[0].live_bytes, 0);
     rig.fake.fail("cuMemsetD8Async", 1, CUresult::CUDA_ERROR_UNKNOWN).unwrap();
     let error = rig.stream.alloc_slice_zeroed::<u8>(5000).unwrap_err();
     assert!(matches!(&error, Error::Driver(cause) if cause.call == "cuMemsetD8Async"), "{error}");
     rig.done();
+}
+
+/// The pool's stream may go before its slices: what they are used for meanwhile comes before the next
+/// user of their memory.
+#[test]
+fn slices_outlive_their_stream() {
+    for seed in 0..20 {
+        let rig = Rig::new(scheduled(seed));
+        let cuda = rig.context.new_stream().unwrap();
+        let ours = rig.pool.register_cuda_stream(&cuda).unwrap();
+        let mut slice: Slice<u8> = ours.alloc_slice(LEN).unwrap();
+        drop(ours);
+        // The stream's end, as far as the pool is concerned, is over.
+        cuda.synchronize().unwrap();
+        drop(rig.stream.alloc::<u8>(60 << 20).unwrap());
+        (0..20).for_each(|_| cuda.memset_zeros(&mut slice).unwrap());
+        drop(slice);
+        let next: Slice<u8> = rig.stream.alloc_slice_zeroed(LEN).unwrap();
+        drop((next, cuda));
+        rig.done();
+    }
+}
+
+/// A stream that has the handle of one that is gone is another one.
+#[test]
+fn slices_do_not_take_a_handle_for_a_stream() {
+    let rig = Rig::new(start());
+    let [gone, next] = [0; 2].map(|_| rig.context.new_stream().unwrap());
+    let ours = rig.pool.register_cuda_stream(&gone).unwrap();
+    let buffer: Buffer<u8> = ours.alloc(5000).unwrap();
+    let handle = gone.cu_stream();
+    drop((ours, gone));
+    // Its id is another's by now.
+    let heir = rig.pool.register_cuda_stream(&next).unwrap();
+    assert_eq!(heir.id(), buffer.stream());
+    let same = rig.context.new_stream().unwrap();
+    assert_eq!(same.cu_stream(), handle, "the driver gives a handle out again");
+    let other = rig.pool.register_cuda_stream(&same).unwrap();
+    let (_, buffer) = Slice::new(buffer, &other).unwrap_err();
+    let (_, buffer) = buffer.into_cuda_slice(&other).unwrap_err();
+    drop((buffer, heir, next, other, same));
+    rig.done();
+}
+
+/// Taken back, a slice's memory serves others after its uses on every stream.
+#[test]
+fn taken_back_after_uses_on_others() {
+    for seed in 0..20 {
+        let rig = Rig::new(scheduled(seed));
+        let other = rig.context.new_stream().unwrap();
+        let buffer: Buffer<u8> = rig.stream.alloc(LEN).unwrap();
+        let mut slice = buffer.into_cuda_slice(&rig.stream).unwrap();
+        rig.cuda.memset_zeros(&mut slice).unwrap();
+        let copies: Vec<_> = (0..20).map(|_| other.clone_dtod(&slice).unwrap()).collect();
+        drop(rig.pool.take_back(slice).unwrap());
+        let next: Slice<u8> = rig.stream.alloc_slice_zeroed(LEN).unwrap();
+        drop((next, copies));
+        // cudarc's own memory goes back.
+        other.synchronize().unwrap();
+        drop(other);
+        rig.done();
+    }
+}
+
+/// A slice that was given away may outlive the pool's stream: taken back, its uses are over.
+#[test]
+fn taken_back_after_the_stream() {
+    for seed in 0..20 {
+        let rig = Rig::new(scheduled(seed));
+        let cuda = rig.context.new_stream().unwrap();
+        let ours = rig.pool.register_cuda_stream(&cuda).unwrap();
+        let buffer: Buffer<u8> = ours.alloc(LEN).unwrap();
+        let mut slice = buffer.into_cuda_slice(&ours).unwrap();
+        drop(ours);
+        cuda.synchronize().unwrap();
+        drop(rig.stream.alloc::<u8>(60 << 20).unwrap());
+        (0..20).for_each(|_| cuda.memset_zeros(&mut slice).unwrap());
+        drop(rig.pool.take_back(slice).unwrap());
+        let next: Slice<u8> = rig.stream.alloc_slice_zeroed(LEN).unwrap();
+        drop((next, cuda));
+        rig.done();
+    }
+}
+
+/// A slice of a graph's memory, which is used outside of the graph and outlives it.
+#[test]
+fn slices_of_graphs() {
+    for seed in 0..20 {
+        let rig = Rig::new(scheduled(seed));
+        // SAFETY: the slice here is used on one stream.
+        unsafe { rig.context.disable_event_tracking() };
+        let memory = rig.pool.graph_memory().unwrap();
+        let capture = memory.capture(&rig.stream).unwrap();
+        rig.cuda.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        let mut output: Slice<u8> = rig.stream.alloc_slice(LEN).unwrap();
+        rig.cuda.memset_zeros(&mut output).unwrap();
+        let scratch: Slice<u8> = rig.stream.alloc_slice(LEN).unwrap();
+        let address = scratch.buffer().address();
+        drop(scratch);
+        // Within the capture the memory serves again.
+        assert_eq!(rig.stream.alloc_slice::<u8>(LEN).unwrap().buffer().address(), address);
+        let graph = rig.cuda.end_capture(CUgraphInstantiate_flags(0)).unwrap().unwrap();
+        drop(capture);
+        graph.launch().unwrap();
+        drop((graph, memory));
+        // The graph's last launch is over, and known to be.
+        rig.cuda.synchronize().unwrap();
+        let other = rig.pool.stream(D0).unwrap();
+        drop(other.alloc::<u8>(60 << 20).unwrap());
+        (0..20).for_each(|_| rig.cuda.memset_zeros(&mut output).unwrap());
+        drop(output);
+        let next: Buffer<u8> = other.alloc(LEN).unwrap();
+        let stream = rig.fake.stream(other.handle().0 as _).unwrap();
+        let touch = millpond_simgpu::Touch::write(next.address(), LEN as u64);
+        rig.fake.sim().launch(stream, &[touch]).unwrap();
+        drop((next, other));
+        rig.done();
+    }
 }

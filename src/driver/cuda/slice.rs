@@ -10,7 +10,9 @@
 //! A [`Buffer`] leaves the order between streams to the caller, as everywhere in the pool, and costs
 //! nothing. A [`Slice`] has cudarc's own read and write events beside it where the context tracks
 //! them (`CudaContext::is_event_tracking`), so that its uses on several streams are ordered as those
-//! of any `CudaSlice`: two events are made for each, and its end makes its stream wait for them.
+//! of any `CudaSlice`: two events are made for each, and its end makes its stream wait for them. It
+//! keeps the pool's stream, and with it the pool: what it was used for before its end comes before the
+//! next user of its memory.
 
 use super::call::{failed, refused};
 use crate::buffer::Buffer;
@@ -47,34 +49,47 @@ impl Pool {
             );
             refused("Pool::register_cuda_stream", CUresult::CUDA_ERROR_INVALID_CONTEXT, &message)
         })?;
-        let handle = StreamHandle(stream.cu_stream().expose_provenance() as u64);
+        let handle = handle_of(stream);
         let object: Arc<dyn Any + Send + Sync> = Arc::<CudaStream>::clone(stream);
         self.register_as(device, handle, Owner::Kept(object))
     }
 
     /// Takes back memory that [`Buffer::into_cuda_slice`] gave away. Where cudarc tracks events, the
-    /// slice's stream is made to wait for its uses on others.
+    /// slice's stream is made to wait for its uses on others. Where the pool's stream has gone meanwhile,
+    /// the host waits for cudarc's, since nothing else says when the memory's uses are over.
     ///
     /// # Errors
-    /// The slice, with the reason, where its memory is not a block of this pool that was given away.
+    /// The slice, with the reason, where its memory is not a block of this pool that was given away;
+    /// [`Error::Forked`]; a driver error from such a wait.
     pub fn take_back<T: Copy + 'static>(
         &self,
-        slice: CudaSlice<T>,
+        mut slice: CudaSlice<T>,
     ) -> std::result::Result<Buffer<T>, (Error, CudaSlice<T>)> {
-        let address = {
-            let stream = Arc::clone(slice.stream());
-            // The order is the slice's own: `leak` waits for its events.
-            let (address, _) = slice.device_ptr(&stream);
-            address
-        };
-        match Buffer::from_address(self.core(), address, slice.len()) {
-            Ok(buffer) => {
-                slice.leak();
-                Ok(buffer)
-            }
-            Err(error) => Err((error, slice)),
+        if let Err(error) = self.core().check_process() {
+            return Err((error, slice));
         }
+        let stream = Arc::clone(slice.stream());
+        // As for a write: the stream waits for all uses. (As for a read, the event of reads by others would
+        // be recorded anew, and theirs forgotten.)
+        let address = slice.device_ptr_mut(&stream).0;
+        let buffer = match Buffer::from_address(self.core(), address, slice.len()) {
+            Ok(buffer) => buffer,
+            Err(error) => return Err((error, slice)),
+        };
+        let device = self.driver().device_of_context(stream.context().cu_ctx().addr() as u64);
+        if !buffer.is_of_stream(device, handle_of(&stream))
+            && let Err(error) = stream.synchronize()
+        {
+            buffer.into_address();
+            return Err((failed("cuStreamSynchronize", error.0).into(), slice));
+        }
+        slice.leak();
+        Ok(buffer)
     }
+}
+
+fn handle_of(stream: &CudaStream) -> StreamHandle {
+    StreamHandle(stream.cu_stream().expose_provenance() as u64)
 }
 
 impl Stream {
@@ -89,11 +104,15 @@ impl Stream {
     /// As [`Stream::alloc`]; a driver error where the stream was not registered by
     /// [`Pool::register_cuda_stream`], or where cudarc gets no events.
     pub fn alloc_slice<T: Copy + 'static>(&self, len: usize) -> Result<Slice<T>> {
-        let stream = self.cuda().ok_or_else(|| {
+        self.require_cuda("Stream::alloc_slice")?;
+        Slice::new(self.alloc(len)?, self).map_err(|(error, _)| error)
+    }
+
+    fn require_cuda(&self, call: &'static str) -> Result<Arc<CudaStream>> {
+        self.cuda().ok_or_else(|| {
             let message = format!("{} is no stream of cudarc's that was registered", self.id());
-            refused("Stream::alloc_slice", CUresult::CUDA_ERROR_INVALID_HANDLE, &message)
-        })?;
-        Slice::wrap(self.alloc(len)?, &stream).map_err(|(error, _)| error)
+            refused(call, CUresult::CUDA_ERROR_INVALID_HANDLE, &message).into()
+        })
     }
 
     /// As [`Stream::alloc_slice`], with every byte set to zero by work on the stream.
@@ -116,6 +135,8 @@ fn lend<T: Copy + 'static>(
     buffer: &Buffer<T>,
     stream: &Arc<CudaStream>,
 ) -> Result<ManuallyDrop<CudaSlice<T>>> {
+    // cudarc would call the driver.
+    buffer.check_process()?;
     let lent = || {
         // SAFETY: the buffer's memory is valid for its length. Its contents are whatever they are, as
         // those of `CudaStream::alloc`, and only kernels and copies see them.
@@ -136,35 +157,36 @@ fn lend<T: Copy + 'static>(
 pub struct Slice<T: Copy + 'static> {
     slice: ManuallyDrop<CudaSlice<T>>,
     buffer: ManuallyDrop<Buffer<T>>,
+    /// The pool's name for the slice's stream: as long as it is registered, what was submitted to it
+    /// comes before the free.
+    stream: Stream,
 }
 
 impl<T: Copy + 'static> Slice<T> {
     /// A buffer as a slice of the cudarc stream that it was allocated on.
     ///
     /// # Errors
-    /// The buffer, with the reason: where cudarc gets no events, or the stream is another one.
+    /// The buffer, with the reason: where cudarc gets no events, the stream is another one, or is not
+    /// cudarc's; [`Error::Forked`].
     pub fn new(
         buffer: Buffer<T>,
-        stream: &Arc<CudaStream>,
+        stream: &Stream,
     ) -> std::result::Result<Self, (Error, Buffer<T>)> {
-        if buffer.stream_handle() != StreamHandle(stream.cu_stream().addr() as u64) {
-            let message = "a slice is of the stream that its buffer was allocated on";
-            let error = refused("Slice::new", CUresult::CUDA_ERROR_INVALID_HANDLE, message);
-            return Err((error.into(), buffer));
+        const CALL: &str = "Slice::new";
+        // While the stream captures, what is allocated on it is a graph's.
+        if !buffer.is_on(stream, stream.id()) && !buffer.is_on(stream, stream.served_as()) {
+            return Err((another_stream(CALL), buffer));
         }
-        Self::wrap(buffer, stream)
-    }
-
-    fn wrap(
-        buffer: Buffer<T>,
-        stream: &Arc<CudaStream>,
-    ) -> std::result::Result<Self, (Error, Buffer<T>)> {
-        match lend(&buffer, stream) {
-            Ok(mut slice) => {
-                // Its uses on other streams come after what makes the memory its own's: as if the stream
-                // had written to it just now.
-                drop(slice.device_ptr_mut(stream));
-                Ok(Self { slice, buffer: ManuallyDrop::new(buffer) })
+        let lent = stream.require_cuda(CALL).and_then(|cuda| {
+            let mut slice = lend(&buffer, &cuda)?;
+            // Its uses on other streams come after what makes the memory its own's: as if the stream
+            // had written to it just now.
+            drop(slice.device_ptr_mut(&cuda));
+            Ok(slice)
+        });
+        match lent {
+            Ok(slice) => {
+                Ok(Self { slice, buffer: ManuallyDrop::new(buffer), stream: stream.clone() })
             }
             Err(error) => Err((error, buffer)),
         }
@@ -173,10 +195,30 @@ impl<T: Copy + 'static> Slice<T> {
     /// The buffer, once the stream was made to wait for the slice's uses on others.
     pub fn into_buffer(self) -> Buffer<T> {
         let mut this = ManuallyDrop::new(self);
+        // SAFETY: neither is used again, and what `this` is of is not dropped. The stream is read once.
+        let stream = unsafe { std::ptr::read(&raw const this.stream) };
+        let buffer = this.end();
+        drop(stream);
+        buffer
+    }
+
+    /// Ends the slice; the buffer is what is left. Once.
+    fn end(&mut self) -> Buffer<T> {
         // SAFETY: neither is used again, and the slice is not dropped.
         let (slice, buffer) =
-            unsafe { (ManuallyDrop::take(&mut this.slice), ManuallyDrop::take(&mut this.buffer)) };
+            unsafe { (ManuallyDrop::take(&mut self.slice), ManuallyDrop::take(&mut self.buffer)) };
+        if buffer.check_process().is_err() {
+            // Its end would call the driver; the buffer's does not.
+            std::mem::forget(slice);
+            return buffer;
+        }
+        // First the waits, then what the free counts as done.
         slice.leak();
+        // A graph's memory: outside of the captures that it is of, the stream's work is a use like any
+        // other's.
+        if !buffer.is_on(&self.stream, self.stream.served_as()) {
+            buffer.used_by(self.stream.id());
+        }
         buffer
     }
 
@@ -202,17 +244,7 @@ impl<T: Copy + 'static> Deref for Slice<T> {
 
 impl<T: Copy + 'static> Drop for Slice<T> {
     fn drop(&mut self) {
-        // SAFETY: neither is used again, and the slice is not dropped.
-        let (slice, buffer) =
-            unsafe { (ManuallyDrop::take(&mut self.slice), ManuallyDrop::take(&mut self.buffer)) };
-        if buffer.is_in_child() {
-            // Its end would call the driver; the buffer's does not.
-            std::mem::forget(slice);
-        } else {
-            // First the waits, then the stamp of the free.
-            slice.leak();
-        }
-        drop(buffer);
+        drop(self.end());
     }
 }
 
@@ -271,25 +303,40 @@ impl<T: Copy + 'static> Buffer<T> {
         OnMut { buffer: self, stream }
     }
 
-    /// Gives the memory to a [`CudaSlice`], for what takes one for good. [`Pool::take_back`] makes it a
-    /// buffer again. Dropped instead, the slice asks CUDA to free memory that is not CUDA's to free:
-    /// that fails, cudarc's next call reports it, and the block stays taken for good.
+    /// Gives the memory to a [`CudaSlice`] of the cudarc stream that it was allocated on, for what takes
+    /// one for good. [`Pool::take_back`] makes it a buffer again. Dropped instead, the slice asks CUDA to
+    /// free memory that is not CUDA's to free: that fails, cudarc's next call reports it, and the block
+    /// stays taken for good.
     ///
     /// # Errors
-    /// The buffer, with the reason, where cudarc gets no events.
+    /// The buffer, with the reason: where cudarc gets no events, the stream is another one, or is not
+    /// cudarc's, and where the memory is a graph's; [`Error::Forked`].
     pub fn into_cuda_slice(
         self,
-        stream: &Arc<CudaStream>,
+        stream: &Stream,
     ) -> std::result::Result<CudaSlice<T>, (Error, Self)> {
-        match lend(&self, stream) {
-            Ok(mut slice) => {
-                drop(slice.device_ptr_mut(stream));
+        const CALL: &str = "Buffer::into_cuda_slice";
+        if !self.is_on(stream, stream.id()) {
+            return Err((another_stream(CALL), self));
+        }
+        let lent = stream.require_cuda(CALL).and_then(|cuda| {
+            let mut slice = lend(&self, &cuda)?;
+            drop(slice.device_ptr_mut(&cuda));
+            Ok(slice)
+        });
+        match lent {
+            Ok(slice) => {
                 self.into_address();
                 Ok(ManuallyDrop::into_inner(slice))
             }
             Err(error) => Err((error, self)),
         }
     }
+}
+
+fn another_stream(call: &'static str) -> Error {
+    let message = "a slice is of the stream that its buffer was allocated on";
+    refused(call, CUresult::CUDA_ERROR_INVALID_HANDLE, message).into()
 }
 
 macro_rules! device_slice {
