@@ -22,6 +22,7 @@
 //! After the driver has shut down every call fails with `CUDA_ERROR_DEINITIALIZED`, which drops do
 //! not mention. In a forked child CUDA does not work at all; the pool does not call it there.
 
+mod bits;
 mod call;
 mod memory;
 mod slice;
@@ -29,6 +30,7 @@ mod slice;
 use super::{
     DeviceId, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, StreamHandle,
 };
+pub use bits::AnyBits;
 use call::{Current, Relaxed, call, done, failed, refused};
 pub use cudarc;
 use cudarc::driver::sys::{self, CUresult};

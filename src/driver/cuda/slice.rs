@@ -14,6 +14,7 @@
 //! keeps the pool's stream, and with it the pool: what it was used for before its end comes before the
 //! next user of its memory.
 
+use super::bits::AnyBits;
 use super::call::{failed, refused};
 use crate::buffer::Buffer;
 use crate::driver::StreamHandle;
@@ -103,9 +104,14 @@ impl Stream {
     /// # Errors
     /// As [`Stream::alloc`]; a driver error where the stream was not registered by
     /// [`Pool::register_cuda_stream`], or where cudarc gets no events.
-    pub fn alloc_slice<T: Copy + 'static>(&self, len: usize) -> Result<Slice<T>> {
+    pub fn alloc_slice<T: AnyBits>(&self, len: usize) -> Result<Slice<T>> {
+        self.alloc_unset(len)
+    }
+
+    /// A slice whose contents are no values of `T` yet.
+    fn alloc_unset<T: Copy + 'static>(&self, len: usize) -> Result<Slice<T>> {
         self.require_cuda("Stream::alloc_slice")?;
-        Slice::new(self.alloc(len)?, self).map_err(|(error, _)| error)
+        Slice::of(self.alloc(len)?, self).map_err(|(error, _)| error)
     }
 
     fn require_cuda(&self, call: &'static str) -> Result<Arc<CudaStream>> {
@@ -123,7 +129,7 @@ impl Stream {
     where
         T: DeviceRepr + ValidAsZeroBits + Copy + 'static,
     {
-        let mut slice = self.alloc_slice(len)?;
+        let mut slice = self.alloc_unset(len)?;
         let stream = Arc::clone(slice.stream());
         stream.memset_zeros(&mut slice).map_err(|error| failed("cuMemsetD8Async", error.0))?;
         Ok(slice)
@@ -138,8 +144,8 @@ fn lend<T: Copy + 'static>(
     // cudarc would call the driver.
     buffer.check_process()?;
     let lent = || {
-        // SAFETY: the buffer's memory is valid for its length. Its contents are whatever they are, as
-        // those of `CudaStream::alloc`, and only kernels and copies see them.
+        // SAFETY: the buffer's memory is valid for its length. Whatever its contents are, they are values
+        // of `T`, or are set before the caller lets anybody see them.
         unsafe { stream.upgrade_device_ptr(buffer.address(), buffer.len()) }
     };
     // cudarc panics where it gets no events; nothing is half done then.
@@ -162,7 +168,7 @@ pub struct Slice<T: Copy + 'static> {
     stream: Stream,
 }
 
-impl<T: Copy + 'static> Slice<T> {
+impl<T: AnyBits> Slice<T> {
     /// A buffer as a slice of the cudarc stream that it was allocated on.
     ///
     /// # Errors
@@ -172,6 +178,13 @@ impl<T: Copy + 'static> Slice<T> {
         buffer: Buffer<T>,
         stream: &Stream,
     ) -> std::result::Result<Self, (Error, Buffer<T>)> {
+        Self::of(buffer, stream)
+    }
+}
+
+impl<T: Copy + 'static> Slice<T> {
+    /// As `new`; the contents may be no values of `T`.
+    fn of(buffer: Buffer<T>, stream: &Stream) -> std::result::Result<Self, (Error, Buffer<T>)> {
         const CALL: &str = "Slice::new";
         // While the stream captures, what is allocated on it is a graph's.
         if !buffer.is_on(stream, stream.id()) && !buffer.is_on(stream, stream.served_as()) {
@@ -290,7 +303,7 @@ pub struct OnMut<'b, T: Copy + 'static> {
     stream: &'b Arc<CudaStream>,
 }
 
-impl<T: Copy + 'static> Buffer<T> {
+impl<T: AnyBits> Buffer<T> {
     /// For copies and whatever else takes [`DevicePtr`]; `stream` is what it will be told the memory is
     /// of. The pool is told nothing: uses on other streams than the buffer's own are the caller's to
     /// order and to declare ([`Buffer::record_use`]).
