@@ -198,6 +198,30 @@ fn registered_streams_are_kept_alive() {
     assert!(fake.leaks().is_empty(), "{}", fake.leaks());
 }
 
+/// A stream of cudarc's that goes with the pool's leaves the thread's current context as it was, and so
+/// does a device that cannot be used.
+#[test]
+fn ends_leave_the_current_context() {
+    let Rig { fake, context, cuda, pool, stream } = Rig::new(start());
+    let second = CudaContext::new(1).unwrap();
+    drop(cuda);
+    let left = fake.leaks().streams;
+    for current_one in [ptr::null_mut(), second.cu_ctx()] {
+        let more = pool.register_cuda_stream(&context.new_stream().unwrap()).unwrap();
+        set_current(current_one);
+        drop(more);
+        assert_eq!(current(), current_one, "a stream's end");
+        assert_eq!(fake.leaks().streams, left);
+        fake.fail("cuDeviceTotalMem_v2", 2, CUresult::CUDA_ERROR_UNKNOWN).unwrap();
+        CudaDriver::all().unwrap_err();
+        assert_eq!(current(), current_one, "a device that cannot be used");
+    }
+    set_current(ptr::null_mut());
+    drop((stream, pool, second, context));
+    quiet(&fake);
+    assert!(fake.leaks().is_empty(), "{}", fake.leaks());
+}
+
 /// Hits make no call at all, and neither do frees: not for a small block, not for a large one.
 #[test]
 fn hits_and_frees_call_nothing() {

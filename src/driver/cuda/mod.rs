@@ -94,8 +94,10 @@ impl CudaDriver {
         let contexts: Vec<_> = (0..count as usize)
             .map(|ordinal| CudaContext::new(ordinal).map_err(of("cuDevicePrimaryCtxRetain")))
             .collect::<DriverResult<_>>()?;
+        // And so does giving it up, where a device cannot be used.
+        let driver = Self::new(contexts);
         drop(current);
-        Self::new(contexts)
+        driver
     }
 
     /// The devices of these contexts: [`DeviceId`]s are their places in the list. The contexts are

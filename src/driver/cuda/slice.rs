@@ -15,7 +15,7 @@
 //! next user of its memory.
 
 use super::bits::AnyBits;
-use super::call::{failed, refused};
+use super::call::{Current, failed, refused};
 use crate::buffer::Buffer;
 use crate::driver::StreamHandle;
 use crate::error::{Error, Result};
@@ -41,6 +41,7 @@ impl Pool {
     /// As [`Pool::register_stream`]; a driver error where the pool was not built over the stream's
     /// context.
     pub fn register_cuda_stream(&self, stream: &Arc<CudaStream>) -> Result<Stream> {
+        self.core().check_process()?;
         let context = stream.context();
         let device = self.driver().device_of_context(context.cu_ctx().addr() as u64);
         let device = device.ok_or_else(|| {
@@ -51,7 +52,7 @@ impl Pool {
             refused("Pool::register_cuda_stream", CUresult::CUDA_ERROR_INVALID_CONTEXT, &message)
         })?;
         let handle = handle_of(stream);
-        let object: Arc<dyn Any + Send + Sync> = Arc::<CudaStream>::clone(stream);
+        let object: Arc<dyn Any + Send + Sync> = Arc::new(Kept(Some(Arc::clone(stream))));
         self.register_as(device, handle, Owner::Kept(object))
     }
 
@@ -89,6 +90,18 @@ impl Pool {
     }
 }
 
+/// A registered stream. Its end may come in any call of the pool's: cudarc makes the stream's context
+/// current then, and here the one before is made so again.
+struct Kept(Option<Arc<CudaStream>>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let current = Current::keep();
+        drop(self.0.take());
+        drop(current);
+    }
+}
+
 fn handle_of(stream: &CudaStream) -> StreamHandle {
     StreamHandle(stream.cu_stream().expose_provenance() as u64)
 }
@@ -96,7 +109,7 @@ fn handle_of(stream: &CudaStream) -> StreamHandle {
 impl Stream {
     /// The stream of cudarc's that was registered.
     pub fn cuda(&self) -> Option<Arc<CudaStream>> {
-        Arc::clone(self.kept()?).downcast().ok()
+        self.kept()?.downcast_ref::<Kept>()?.0.clone()
     }
 
     /// As [`Stream::alloc`], as a [`Slice`].
