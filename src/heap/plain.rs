@@ -89,9 +89,13 @@ impl Arena {
                 Ok(extent)
             }
             Err(denied) => {
-                // What the driver does not take back is lost, and not counted any more.
+                // What the driver does not take back is lost, and not counted any more. An address that it
+                // gave before is that of a segment, and not given back in its place.
+                let ours = !self.plain().segments.are_clear_of(address, bytes);
                 let _ = self.supply.give(bytes, |driver, device| {
-                    let _ = driver.free(device, address);
+                    if !ours {
+                        let _ = driver.free(device, address);
+                    }
                     Ok(())
                 });
                 Err(denied)
@@ -234,9 +238,10 @@ impl Arena {
     ) -> (u64, DriverResult<()>) {
         let sizes: Vec<u64> = idle.iter().map(|segment| segment.bytes).collect();
         let chosen = policy::choose(&sizes, bytes);
-        // Memory goes back when no capture can be disturbed by it.
-        let disturbs = self.fences.is_capturing(self.supply.device);
-        if chosen.is_empty() || disturbs || !self.drain(within) {
+        // Memory goes back when no capture can be disturbed by it: none that there is, nor one that has
+        // begun while the device was waited for.
+        let disturbs = |arena: &Self| arena.fences.is_capturing(arena.supply.device);
+        if chosen.is_empty() || disturbs(self) || !self.drain(within) || disturbs(self) {
             return (0, Ok(()));
         }
         let (mut given, mut result) = (0, Ok(()));

@@ -44,7 +44,8 @@ macro_rules! suite {
                 targets_are_met_with_few_segments, nothing_goes_back_before_it_must,
                 idle_segments_make_room, each_region_serves_the_other, the_least_will_do,
                 pinned_segments_stay, watermarks_take_segments, streams_wait_before_segments_go,
-                a_device_that_hangs_is_left_alone, memory_at_the_limit_goes_round;
+                a_device_that_hangs_is_left_alone, an_address_given_twice,
+                captures_begin_while_a_device_is_waited_for, memory_at_the_limit_goes_round;
         }
     };
     (@list $name:ident, $which:ident, $make:expr; $($own:tt)*) => {

@@ -3,6 +3,7 @@
 use crate::machine::{Block, D0, MIB, Machine, Rig};
 use crate::support::Rng;
 use millpond::{Error, OutOfMemory, Pool, Reuse, size};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const POLICIES: [Reuse; 3] = [Reuse::SameStream, Reuse::Completed, Reuse::Wait];
@@ -299,6 +300,51 @@ pub fn a_device_that_hangs_is_left_alone<M: Machine>(make: impl Fn(u16, u64) -> 
         drop((stuck, t));
         rig.done(pool);
     }
+}
+
+/// A capture that begins while the host waits for the device keeps segments from going back.
+pub fn captures_begin_while_a_device_is_waited_for<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let rig = Rig::new(make, 1, 64 * MIB);
+    let pool = rig.pool();
+    let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
+    rig.touch(&s, 12 * MIB);
+    // The pool learns that the segment is idle.
+    for _ in 0..3 {
+        assert_eq!(pool.trim(D0, u64::MAX).unwrap(), 12 * MIB);
+        rig.machine.pass_time();
+    }
+    let memory = pool.graph_memory().unwrap();
+    // Before segments go each stream is sealed, and asked: `s` captures when `t`'s turn has come.
+    let (begun, capture) = std::sync::mpsc::channel();
+    let (of, driver) = ((memory.clone(), s.clone()), Arc::clone(&rig.driver));
+    rig.driver.during("record", move || {
+        driver.during("record", move || begun.send(of.0.capture(&of.1).unwrap()).unwrap());
+    });
+    let kept = pool.trim(D0, 0).unwrap();
+    let capture = capture.try_recv().expect("a seal of each stream");
+    assert_eq!((kept, rig.driver.calls("free")), (12 * MIB, 0), "given back in a capture");
+    drop((capture, memory));
+    assert_eq!(rig.trim_idle(&pool, D0, 0), 0);
+    drop((s, t));
+    rig.done(pool);
+}
+
+/// A driver that gives an address twice: the second time nothing is taken, nor is what is there given back.
+pub fn an_address_given_twice<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let rig = Rig::new(make, 1, 64 * MIB);
+    let pool = rig.pool();
+    let s = pool.stream(D0).unwrap();
+    let block = rig.get(&s, 12 * MIB);
+    for address in [block.address(), block.address() + 2 * MIB, block.address() - 2 * MIB] {
+        rig.driver.allocate_at(address);
+        let refused = rig.try_get(&s, 14 * MIB);
+        assert!(matches!(&refused, Err(Error::Driver(error)) if error.code == -1), "{refused:?}");
+        assert_eq!((rig.driver.calls("free"), reserved(&pool)), (0, 12 * MIB));
+        pool.check_invariants_at(millpond::Level::Full);
+    }
+    rig.free(&s, block);
+    drop(s);
+    rig.done(pool);
 }
 
 /// Random blocks at the limit: what is refused fits no idle extent, nor what is left of the limit.

@@ -3,6 +3,7 @@
 
 use millpond::DeviceId;
 use millpond::driver::{DeviceInfo, Driver, DriverResult, EventHandle, PageHandle, StreamHandle};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +27,8 @@ pub struct Watched {
 struct Log {
     calls: BTreeMap<&'static str, u64>,
     failed: Vec<(&'static str, DeviceId)>,
+    /// What the next plain allocation is said to be at.
+    said: Option<u64>,
     hook: Option<(When, Hook)>,
 }
 
@@ -77,6 +80,20 @@ impl Watched {
     /// Runs `hook` once, at the end of the next call of this name.
     pub fn during(&self, name: &'static str, hook: impl FnOnce() + Send + 'static) {
         self.log().hook = Some((When::Named(name), Box::new(hook)));
+    }
+
+    /// The next plain allocation is not made, and said to be at this address.
+    pub fn allocate_at(&self, address: u64) {
+        self.log().said = Some(address);
+    }
+
+    /// The false answer to a call that gives a number, if it is one that is to have it.
+    fn false_answer<T: 'static>(&self, name: &str) -> Option<T> {
+        let said = &mut self.log().said;
+        let said = if name == "allocate" { said.take() } else { None };
+        said.and_then(|address| {
+            (Box::new(address) as Box<dyn Any>).downcast().ok().map(|said| *said)
+        })
     }
 
     /// Forgets a hook that still waits for its call.
@@ -152,7 +169,10 @@ macro_rules! watched {
             $(fn $name(&self, device: DeviceId $(, $arg: $type)*) -> DriverResult<$out> {
                 let number = self.total.fetch_add(1, Ordering::Relaxed) + 1;
                 self.panic_if_due(stringify!($name), device, number);
-                let answer = self.inner.$name(device $(, $arg)*);
+                let answer = match self.false_answer(stringify!($name)) {
+                    Some(said) => Ok(said),
+                    None => self.inner.$name(device $(, $arg)*),
+                };
                 self.seen(stringify!($name), device, number, answer)
             })*
         }
