@@ -67,7 +67,9 @@ impl Pool {
 impl GraphMemory {
     /// Says that `stream` is about to capture: what is allocated on it until the returned [`Capture`] is
     /// dropped comes from this memory. Waits for other threads that are recording on the stream. For
-    /// buffers of this memory [`crate::Buffer::stream`] names a stream of the memory's own.
+    /// buffers of this memory [`crate::Buffer::stream`] names a stream of the memory's own: what uses them
+    /// outside of the graph's launches, on `stream` as on others, is declared by
+    /// [`crate::Buffer::record_use`].
     ///
     /// # Errors
     /// [`Error::ForeignStream`]; [`Error::Capturing`] when it does so already;

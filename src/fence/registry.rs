@@ -18,6 +18,7 @@ pub enum Owner {
     /// The caller, who keeps it valid until the pool has let go of the stream, and no longer.
     Caller,
     /// An object of the caller's, which the pool drops.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "backends with objects make it"))]
     Kept(Arc<dyn Any + Send + Sync>),
 }
 
