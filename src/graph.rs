@@ -81,7 +81,7 @@ impl GraphMemory {
             return Err(Error::ForeignStream { stream: stream.id() });
         }
         let domain = self.domain(stream)?;
-        if !core.fences.begin_capture(stream.id())? {
+        if !core.fences.begin_capture(stream.id()) {
             return Err(Error::Capturing { stream: stream.id() });
         }
         stream.serve_as(domain);

@@ -50,6 +50,8 @@ mod heap;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod internals;
+#[cfg(feature = "cuda")]
+pub mod interop;
 mod lease;
 mod level;
 mod pin;

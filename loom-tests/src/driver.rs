@@ -305,8 +305,4 @@ impl Driver for ModelDriver {
     fn enable_peer(&self, _: DeviceId, _: DeviceId) -> DriverResult<()> {
         Ok(())
     }
-
-    fn capturing(&self, _: DeviceId, _: bool) -> DriverResult<()> {
-        Ok(())
-    }
 }

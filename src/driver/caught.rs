@@ -81,5 +81,4 @@ caught! {
     fn allocate(device: DeviceId, bytes: u64) -> u64;
     fn free(device: DeviceId, address: u64) -> ();
     fn enable_peer(device: DeviceId, to: DeviceId) -> ();
-    fn capturing(device: DeviceId, on: bool) -> ();
 }

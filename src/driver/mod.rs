@@ -179,8 +179,4 @@ pub trait Driver: Send + Sync + fmt::Debug + 'static {
     /// Lets `to` touch plain allocations of `device`, those to come included. No error where it may
     /// already.
     fn enable_peer(&self, device: DeviceId, to: DeviceId) -> DriverResult<()>;
-
-    /// One more stream capture is under way on `device`, or one fewer. While there are any, what the
-    /// pool calls must not disturb them.
-    fn capturing(&self, device: DeviceId, on: bool) -> DriverResult<()>;
 }

@@ -167,8 +167,4 @@ impl Driver for SimDriver {
     fn enable_peer(&self, device: DeviceId, to: DeviceId) -> DriverResult<()> {
         self.sim.peer_access(to.0, device.0).map_err(failed)
     }
-
-    fn capturing(&self, _: DeviceId, _: bool) -> DriverResult<()> {
-        Ok(())
-    }
 }

@@ -12,33 +12,28 @@
 
 use super::Fences;
 use crate::block::StreamId;
-use crate::driver::{DeviceId, Driver, DriverResult};
+use crate::driver::DeviceId;
 use crate::sync::{Ordering, yield_now};
 
 impl Fences {
     /// Leaves a stream alone, as its capture begins. False where it captures already. Waits for threads
     /// that are about to submit to it: each makes a call of the driver, at most two.
-    pub fn begin_capture(&self, id: StreamId) -> DriverResult<bool> {
-        let (stream, device) = (self.stream(id), self.device(id));
-        self.driver.capturing(device, true)?;
+    pub fn begin_capture(&self, id: StreamId) -> bool {
+        let stream = self.stream(id);
         if !stream.bar() {
-            self.driver.capturing(device, false)?;
-            return Ok(false);
+            return false;
         }
-        self.captures_on(device).fetch_add(1, Ordering::AcqRel);
+        self.captures_on(self.device(id)).fetch_add(1, Ordering::AcqRel);
         while !stream.is_quiet() {
             yield_now();
         }
-        Ok(true)
+        true
     }
 
     /// The stream's capture is over.
     pub fn end_capture(&self, id: StreamId) {
-        let device = self.device(id);
         self.stream(id).unbar();
-        self.captures_on(device).fetch_sub(1, Ordering::AcqRel);
-        // Refused by no driver there is; it would go on being careful.
-        let _ = self.driver.capturing(device, false);
+        self.captures_on(self.device(id)).fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Whether a stream of the device captures.

@@ -150,8 +150,6 @@ pub fn capturing_streams_are_left_alone<M: Machine>(make: impl Fn(u16, u64) -> M
         let block = rig.get(&t, 4 * UNIT);
         rig.free(&t, block);
         assert_eq!(rig.trim_idle(&pool, D0, 0), 0);
-        // One capture, and one that was refused: both begun and ended.
-        assert_eq!(rig.driver.calls("capturing"), 4);
         drop((memory, s, t));
         rig.done(pool);
     }

@@ -1,7 +1,7 @@
 //! Ends: of the driver, of a context, of a process that was forked.
 
 use crate::{D0, D1, Rig, scheduled, start, total_calls};
-use millpond::driver::cuda::Slice;
+use millpond::interop::Slice;
 use millpond::{Buffer, Error};
 use millpond_simgpu::Leaks;
 

@@ -6,7 +6,8 @@ use cudarc::driver::{
     CudaFunction, CudaSlice, DevicePtr, DeviceSlice, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use millpond::driver::cuda::{Slice, cudarc};
+use millpond::driver::cuda::cudarc;
+use millpond::interop::Slice;
 use millpond::{Buffer, Error};
 use std::sync::Arc;
 

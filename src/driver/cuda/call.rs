@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::ptr;
 
 /// What failed, in the driver's own words.
-pub(super) fn failed(call: &'static str, code: CUresult) -> DriverError {
+pub(crate) fn failed(call: &'static str, code: CUresult) -> DriverError {
     // SAFETY: both functions store the address of a string that is never freed, or null.
     let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| unsafe {
         let mut text = ptr::null();
@@ -28,7 +28,7 @@ pub(super) fn failed(call: &'static str, code: CUresult) -> DriverError {
 }
 
 /// An error of ours, under the code that the driver would give it.
-pub(super) fn refused(call: &'static str, code: CUresult, message: &str) -> DriverError {
+pub(crate) fn refused(call: &'static str, code: CUresult, message: &str) -> DriverError {
     DriverError { call, code: code as i32, message: message.to_owned(), out_of_memory: false }
 }
 
@@ -53,7 +53,7 @@ pub(super) use call;
 
 /// A context that is current on the calling thread until this is dropped; then that is which was
 /// before.
-pub(super) struct Current {
+pub(crate) struct Current {
     before: sys::CUcontext,
     changed: bool,
 }

@@ -22,20 +22,16 @@
 //! After the driver has shut down every call fails with `CUDA_ERROR_DEINITIALIZED`, which drops do
 //! not mention. In a forked child CUDA does not work at all; the pool does not call it there.
 
-mod bits;
-mod call;
+pub(crate) mod call;
 mod memory;
-mod slice;
 
 use super::{
     DeviceId, DeviceInfo, Driver, DriverError, DriverResult, EventHandle, PageHandle, StreamHandle,
 };
-pub use bits::AnyBits;
 use call::{Current, Relaxed, call, done, failed, refused};
 pub use cudarc;
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, result};
-pub use slice::{On, OnMut, Slice};
 use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -472,10 +468,5 @@ impl Driver for CudaDriver {
                 code => done("cuCtxEnablePeerAccess", code),
             }
         })
-    }
-
-    fn capturing(&self, _: DeviceId, _: bool) -> DriverResult<()> {
-        // No call of this driver's disturbs a capture, told of or not.
-        Ok(())
     }
 }

@@ -86,10 +86,6 @@ macro_rules! metered {
                 self.driver.check_stream(device, stream)
             }
 
-            fn capturing(&self, device: DeviceId, on: bool) -> DriverResult<()> {
-                self.driver.capturing(device, on)
-            }
-
             $(fn $name(&self, $($arg: $type),*) -> DriverResult<$out> {
                 let call = || self.meter.call(Call::$kind, || self.driver.$name($($arg),*));
                 $(if let Some(books) = &self.books {

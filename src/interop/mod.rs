@@ -1,4 +1,4 @@
-//! The pool's memory where cudarc's users need it.
+//! With the CUDA driver: the pool's memory where cudarc's users need it.
 //!
 //! | wanted | given |
 //! |---|---|
@@ -14,14 +14,16 @@
 //! keeps the pool's stream, and with it the pool: what it was used for before its end comes before the
 //! next user of its memory.
 
-use super::bits::AnyBits;
-use super::call::{Current, failed, refused};
+mod bits;
+
 use crate::buffer::Buffer;
 use crate::driver::StreamHandle;
+use crate::driver::cuda::call::{Current, failed, refused};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
 use crate::pool::Pool;
 use crate::stream::Stream;
+pub use bits::AnyBits;
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{
     CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice,
