@@ -29,9 +29,9 @@ use std::fmt;
 /// between them memory is not reused. Several captures may share one memory, and then do share it:
 /// their graphs must be launched one after the other, in the order in which they were captured.
 ///
-/// A graph may be launched on any stream of the pool. Its memory is given to others when all that
-/// these have been given before the drop is done. A launch on a stream that the pool does not know
-/// must be over before.
+/// A graph may be launched on any stream of the pool that belongs to a device it was captured on. Its
+/// memory is given to others when all that these have been given before the drop is done. Launches on
+/// other streams must be over before.
 #[derive(Clone)]
 pub struct GraphMemory(Arc<Inner>);
 
@@ -39,6 +39,21 @@ struct Inner {
     core: Handle,
     /// The streams that captured, and those that their memory belongs to.
     domains: Mutex<Vec<(StreamId, Stream)>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.core.is_forked() {
+            return;
+        }
+        let domains = lock(&self.domains);
+        let mut devices: Vec<_> = domains.iter().map(|(_, domain)| domain.device()).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        for (_, domain) in domains.iter() {
+            self.core.fences.graph_ran_on(domain.id(), &devices);
+        }
+    }
 }
 
 /// A stream's capture, as far as the pool is concerned: it ends when this is dropped.

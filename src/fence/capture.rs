@@ -6,8 +6,8 @@
 //!
 //! The memory of a graph belongs to a stream of its own that is given no work, and is barred for
 //! life: what was freed in the capture serves the capture again, as memory of the same stream, and
-//! nobody else. When the graph is gone its last work may still run, on whatever streams it was
-//! launched. So the memory's stream is made to wait for all work of all streams, and then ends like
+//! nobody else. When the graph is gone its last work may still run, on whatever streams of its devices it
+//! was launched. So the memory's stream is made to wait for all work of all of these, and then ends like
 //! any other: its last seal completes when they have.
 
 use super::Fences;
@@ -53,11 +53,18 @@ impl Fences {
         debug_assert!(fresh);
     }
 
-    /// Makes a graph's stream, which ends, wait for all work that any stream has been given so far; then
-    /// it is a stream like any other. False where that is not possible now. The caller is alone with its
-    /// handle.
+    /// The graph's launches were on streams of these devices; without this call, of its own.
+    pub fn graph_ran_on(&self, id: StreamId, devices: &[DeviceId]) {
+        self.registry.set_launchers(id, devices);
+    }
+
+    /// Makes a graph's stream, which ends, wait for all work that any stream of the graph's devices has
+    /// been given so far; then it is a stream like any other. False where that is not possible now. The
+    /// caller is alone with its handle.
     pub(super) fn follow_all(&self, id: StreamId) -> bool {
-        let follows = self.ids().filter(|&other| other != id).all(|other| {
+        let devices = self.registry.launchers(id).unwrap_or_else(|| [self.device(id)].into());
+        let launches = |other| devices.contains(&self.device(other));
+        let follows = self.ids().filter(|&other| other != id && launches(other)).all(|other| {
             let stream = self.stream(other);
             if stream.is_graph() {
                 // No work of its own.
@@ -68,6 +75,7 @@ impl Fences {
         });
         if follows {
             self.stream(id).unbar();
+            self.registry.forget_launchers(id);
         }
         follows
     }

@@ -35,6 +35,8 @@ struct Ids {
     unfinished: Vec<StreamId>,
     /// What keeps handles of the caller's alive.
     kept: Vec<(StreamId, Arc<dyn Any + Send + Sync>)>,
+    /// Of streams that stand for graphs' memory: the devices whose streams may have launched the graph.
+    launchers: Vec<(StreamId, Box<[DeviceId]>)>,
 }
 
 impl Registry {
@@ -45,6 +47,20 @@ impl Registry {
     /// The largest id given out so far.
     pub fn top(&self) -> u16 {
         lock(&self.0).top
+    }
+
+    pub fn set_launchers(&self, id: StreamId, devices: &[DeviceId]) {
+        self.forget_launchers(id);
+        lock(&self.0).launchers.push((id, devices.into()));
+    }
+
+    pub fn launchers(&self, id: StreamId) -> Option<Box<[DeviceId]>> {
+        let ids = lock(&self.0);
+        ids.launchers.iter().find(|(of, _)| *of == id).map(|(_, devices)| devices.clone())
+    }
+
+    pub fn forget_launchers(&self, id: StreamId) {
+        lock(&self.0).launchers.retain(|(of, _)| *of != id);
     }
 }
 

@@ -68,6 +68,26 @@ fn after_a_context() {
     assert_eq!(fake.sim().hazard_count(), 0);
 }
 
+/// A graph's memory on one device does not depend on what has become of another.
+#[test]
+fn graphs_after_anothers_context() {
+    let rig = Rig::new(start());
+    let other = rig.pool.stream(D1).unwrap();
+    let memory = rig.pool.graph_memory().unwrap();
+    let capture = memory.capture(&other).unwrap();
+    drop(other.alloc::<u8>(8 << 20).unwrap());
+    drop(capture);
+    drop(rig.stream.alloc::<u8>(3 << 20).unwrap());
+    rig.fake.destroy_context(0);
+    drop(memory);
+    drop(other.alloc::<u8>(64 << 20).unwrap());
+    let Rig { fake, context, cuda, pool, stream } = rig;
+    drop((other, stream, pool, cuda, context));
+    let left = Leaks { streams: 0, ..fake.sim().leaks_of(1) };
+    assert!(left.is_empty(), "{left}");
+    assert_eq!(fake.sim().hazard_count(), 0);
+}
+
 /// In a forked child drops call no driver, and calls are refused.
 #[test]
 fn in_a_forked_child() {
