@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUctx_st, CUdeviceptr, CUresult, CUstream_st};
+use millpond_simgpu::{Sim, Touch};
 
 use crate::context;
 use crate::error::{Answer, INVALID_VALUE};
@@ -110,9 +111,24 @@ fn to_host(
     refuse_capture(machine, stream)?;
     machine.order(stream)?;
     let sim = machine.stream_state(stream)?.sim;
-    let bytes = machine.sim.read_bytes(sim, from, len as u64);
+    let bytes = read(&machine.sim, sim, from, len);
     let bytes = machine.judge(bytes)?;
     to.set_bytes(&bytes)
+}
+
+/// What the host reads, once the stream has come to it: zeros where bytes do not exist.
+fn read(
+    sim: &Sim,
+    stream: millpond_simgpu::Stream,
+    from: CUdeviceptr,
+    len: usize,
+) -> millpond_simgpu::Result<Vec<u8>> {
+    if sim.has_contents() {
+        return sim.read_bytes(stream, from, len as u64);
+    }
+    sim.launch(stream, &[Touch::read(from, len as u64)])?;
+    sim.stream_synchronize(stream)?;
+    Ok(vec![0; len])
 }
 
 /// Pageable memory is not captured: nothing says how long it lives.

@@ -133,6 +133,10 @@ impl Fake {
     /// As the driver's functions answer for it.
     pub fn stream(&self, stream: CUstream) -> Result<Stream, CUresult> {
         let found = self.with(|machine| {
+            // One that was created is known by its handle, whatever context is current.
+            if let Some(created) = machine.streams.get(stream as usize) {
+                return Ok(created.sim);
+            }
             let stream = machine.stream_by_value(stream as usize)?;
             Ok(machine.stream_state(stream)?.sim)
         });
@@ -162,11 +166,13 @@ impl Fake {
 
     /// What the program has not given back. Default streams and what graphs use within do not count.
     pub fn leaks(&self) -> Leaks {
-        let own = self.with(|machine| {
-            let streams = machine.streams.iter();
-            streams.filter(|(_, stream)| stream.is_default()).count() + machine.lanes()
-        });
-        let leaks = self.sim.leaks();
+        (0..self.sim.device_count()).map(|device| self.leaks_of(device)).sum()
+    }
+
+    /// The same of one device.
+    pub fn leaks_of(&self, device: u16) -> Leaks {
+        let own = self.with(|machine| machine.own_streams(device));
+        let leaks = self.sim.leaks_of(device);
         Leaks { streams: leaks.streams - own.unwrap_or(0).min(leaks.streams), ..leaks }
     }
 
@@ -225,6 +231,14 @@ impl Fake {
     /// Forgets failures; says whether any was still to come (lasting ones always are).
     pub fn clear_faults(&self) -> bool {
         self.with(|machine| machine.faults.clear()).unwrap_or(false)
+    }
+
+    /// The functions whose calls failed on request, in order.
+    pub fn failed(&self) -> Vec<&'static str> {
+        let names = |machine: &mut Machine| {
+            machine.faults.struck.iter().map(|function| function.name()).collect()
+        };
+        self.with(names).unwrap_or_default()
     }
 
     /// Shuts the driver down, as the end of a process does before its last destructors: all functions

@@ -15,9 +15,12 @@ struct Armed {
     sticky: bool,
 }
 
-/// The failures to come.
+/// The failures to come, and the calls that failed so.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Vec<Armed>);
+pub(crate) struct Faults {
+    armed: Vec<Armed>,
+    pub struck: Vec<Function>,
+}
 
 impl Faults {
     pub(crate) fn add(
@@ -27,20 +30,20 @@ impl Faults {
         code: CUresult,
         sticky: bool,
     ) {
-        self.0.push(Armed { function, left: nth.saturating_sub(1), code, sticky });
+        self.armed.push(Armed { function, left: nth.saturating_sub(1), code, sticky });
     }
 
     /// Forgets them; says whether there were any.
     pub(crate) fn clear(&mut self) -> bool {
-        let any = !self.0.is_empty();
-        self.0.clear();
+        let any = !self.armed.is_empty();
+        self.armed.clear();
         any
     }
 
     /// Counts one call against each; says how it fails, if it does.
     pub(crate) fn strike(&mut self, call: Function) -> Option<CUresult> {
         let mut struck = None;
-        self.0.retain_mut(|fault| {
+        self.armed.retain_mut(|fault| {
             if fault.function.is_some_and(|only| only != call) {
                 return true;
             }
@@ -51,6 +54,7 @@ impl Faults {
             struck.get_or_insert(fault.code);
             fault.sticky
         });
+        self.struck.extend(struck.map(|_| call));
         struck
     }
 }

@@ -63,6 +63,8 @@ pub(crate) struct Exec {
     nodes: Arc<Vec<Node>>,
     flags: u64,
     lanes: Vec<millpond_simgpu::Stream>,
+    /// By lane.
+    devices: Vec<u16>,
     /// By node.
     lane: Vec<usize>,
 }
@@ -86,9 +88,10 @@ impl Machine {
         Err(INVALID_VALUE)
     }
 
-    /// How many simulated streams are lanes.
-    pub(crate) fn lanes(&self) -> usize {
-        self.execs.iter().map(|(_, exec)| exec.lanes.len()).sum()
+    /// How many simulated streams of a device are lanes.
+    pub(crate) fn lanes(&self, device: u16) -> usize {
+        let devices = self.execs.iter().flat_map(|(_, exec)| &exec.devices);
+        devices.filter(|of| **of == device).count()
     }
 }
 
@@ -129,13 +132,14 @@ pub(crate) fn instantiate(
     let nodes = machine.graphs.get(graph).map(|graph| Arc::clone(&graph.nodes));
     let nodes = nodes.ok_or(INVALID_VALUE)?;
     let (lane, contexts) = deal(&nodes);
-    let mut lanes = Vec::with_capacity(contexts.len());
+    let (mut lanes, mut devices) = (Vec::new(), Vec::new());
     for context in contexts {
         let device = machine.context(context)?.device;
         let stream = machine.sim.stream_create(device);
         lanes.push(machine.judge(stream)?);
+        devices.push(device);
     }
-    let exec = machine.execs.insert(Exec { nodes, flags, lanes, lane });
+    let exec = machine.execs.insert(Exec { nodes, flags, lanes, devices, lane });
     out.set(exec as CUgraphExec)
 }
 

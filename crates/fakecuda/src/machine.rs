@@ -167,6 +167,14 @@ impl Machine {
         Ok(self.context(self.current()?)?.device)
     }
 
+    /// How many simulated streams of a device no program created: default streams, and what graphs use
+    /// within.
+    pub(crate) fn own_streams(&self, device: u16) -> usize {
+        let of = |context| self.contexts.get(context).is_some_and(|c: &Context| c.device == device);
+        let streams = self.streams.iter().filter(|(_, stream)| stream.is_default());
+        streams.filter(|(_, stream)| of(stream.context)).count() + self.lanes(device)
+    }
+
     /// Why a handle is not valid. What was destroyed, or never was, would crash a real driver.
     pub(crate) fn no_handle(&mut self, what: &str, handle: usize, fate: Fate) -> CUresult {
         let why = match fate {

@@ -377,3 +377,50 @@ fn memory_of_the_programs_own_is_registered() {
     assert_eq!(host[64..], [4; 64]);
     drop(fake);
 }
+
+/// Without contents there are no bytes to read; the host waits for them all the same.
+#[test]
+fn copies_to_the_host_wait_without_contents() {
+    for completion in [Completion::Lag(0), Completion::Lag(50), Completion::Scheduled] {
+        let sim = Sim::builder().oracle(true).completion(completion).seed(3);
+        let (fake, _context) = common::machine(sim);
+        let a = stream(1);
+        let (address, handle) = (reserve(UNIT), page(0));
+        for on in [a, null_mut()] {
+            assert_eq!((map(address, handle), grant(address, UNIT, &[0])), (OK, OK));
+            assert_eq!(fill(address, 7, UNIT, on), OK);
+            let mut host = [5u8; 64];
+            let (to, from) = (host.as_mut_ptr().cast(), address + UNIT as u64 - 64);
+            // SAFETY: 64 bytes of ours, which the calls have written to when they return.
+            let read = unsafe {
+                match on.is_null() {
+                    true => sys::cuMemcpyDtoH_v2(to, from, 64),
+                    false => sys::cuMemcpyDtoHAsync_v2(to, from, 64, on),
+                }
+            };
+            assert_eq!((read, host), (OK, [0; 64]));
+            // Nothing is in flight any more.
+            assert_eq!(unmap(address, UNIT), OK);
+            clean(&fake);
+        }
+        assert_eq!((release(handle), unreserve(address, UNIT)), (OK, OK));
+        assert_eq!(destroy_stream(a), OK);
+        assert!(fake.leaks().is_empty(), "{}", fake.leaks());
+        assert_eq!((fake.leaks_of(0), fake.sim().leaks_of(0).streams), (fake.leaks(), 1));
+    }
+}
+
+/// A created stream is known whatever context is current; a default one is the current context's.
+#[test]
+fn streams_are_known_by_their_handles() {
+    let (fake, context) = common::two_devices();
+    let a = stream(1);
+    // SAFETY: no context is a context to be current.
+    unsafe { sys::cuCtxSetCurrent(null_mut()).result() }.unwrap();
+    assert!(fake.stream(a).is_ok());
+    assert_eq!(fake.stream(null_mut()), Err(Code::CUDA_ERROR_INVALID_CONTEXT));
+    context.bind_to_thread().unwrap();
+    assert!(fake.stream(null_mut()).is_ok());
+    assert_eq!(destroy_stream(a), OK);
+    assert!(fake.stream(a).is_err());
+}

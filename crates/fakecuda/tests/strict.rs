@@ -410,7 +410,7 @@ fn contexts_are_stacked() {
     let (mut second, mut third, mut top, mut device) = (null_mut(), null_mut(), null_mut(), 0);
     assert_eq!(answer!(sys::cuCtxCreate_v2(&mut second, 0, 1)), OK);
     assert_eq!(answer!(sys::cuCtxGetDevice(&mut device)), OK);
-    assert_eq!(device, 1);
+    assert_eq!(Ok(device), result::device::get(1));
     assert_eq!(answer!(sys::cuCtxPopCurrent_v2(&mut top)), OK);
     assert_eq!(top, second);
     assert_eq!(answer!(sys::cuCtxGetCurrent(&mut top)), OK);
