@@ -4,6 +4,7 @@ use super::call::{call, refused};
 use crate::driver::DriverResult;
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::c_int;
+use std::ptr;
 
 /// Memory of a device, as `cuMemCreate` wants it described.
 pub(super) fn properties(ordinal: c_int) -> sys::CUmemAllocationProp {
@@ -49,16 +50,21 @@ pub(super) fn granularity(ordinal: c_int) -> DriverResult<u64> {
 /// Reserves, creates, maps, touches and unmaps a page: some systems advertise virtual memory and
 /// fail. The device's context is current.
 pub(super) fn probe(ordinal: c_int, granularity: u64) -> DriverResult<()> {
-    let bytes = granularity as usize;
+    let (bytes, mut mapped) = (granularity as usize, false);
     let mut address = 0;
     // SAFETY: a reservation of our own, given back below.
     unsafe { call!(cuMemAddressReserve(&raw mut address, bytes, 0, 0, 0)) }?;
-    let works = probe_page(ordinal, address, bytes);
-    // SAFETY: the page is unmapped, or the driver says that it is not.
+    let works = probe_page(ordinal, address, bytes, &mut mapped);
+    if mapped {
+        // Lost with its page, which may still be written to.
+        return works;
+    }
+    // SAFETY: nothing is mapped there.
     works.and(unsafe { call!(cuMemAddressFree(address, bytes)) })
 }
 
-fn probe_page(ordinal: c_int, address: u64, bytes: usize) -> DriverResult<()> {
+/// The part with a page; says whether it is `mapped` at the end.
+fn probe_page(ordinal: c_int, address: u64, bytes: usize, mapped: &mut bool) -> DriverResult<()> {
     let mut page = 0;
     let prop = properties(ordinal);
     // SAFETY: a page of our own, released below.
@@ -66,9 +72,19 @@ fn probe_page(ordinal: c_int, address: u64, bytes: usize) -> DriverResult<()> {
     // SAFETY: the address is reserved and nothing is mapped there. The handle is of no use once the
     // page is mapped; it lives until it is unmapped.
     let works = unsafe { call!(cuMemMap(address, bytes, 0, page, 0)) }.and_then(|()| {
+        *mapped = true;
         let touched = touch(ordinal, address, bytes);
-        // SAFETY: the whole mapping; `touch` waits for what it does.
-        touched.and(unsafe { call!(cuMemUnmap(address, bytes)) })
+        // Where the page was not read nobody has waited for its fill.
+        // SAFETY: null is the current context's default stream, which was given the fill.
+        let idle =
+            touched.is_ok() || unsafe { call!(cuStreamSynchronize(ptr::null_mut())) }.is_ok();
+        if !idle {
+            return touched;
+        }
+        // SAFETY: the whole mapping, which nothing touches any more.
+        let unmapped = unsafe { call!(cuMemUnmap(address, bytes)) };
+        *mapped = unmapped.is_err();
+        touched.and(unmapped)
     });
     // SAFETY: our page.
     works.and(unsafe { call!(cuMemRelease(page)) })
