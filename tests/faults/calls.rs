@@ -1,10 +1,11 @@
 //! Calls that fail: one, all from some moment on, and those of a kind.
 
-use crate::rig::{CAPACITY, CODES, MIB, Rig, Setup, run};
+use crate::ground::Over;
+use crate::rig::{CAPACITY, CODES, Calls, MIB, Rig, Setup, cases, lasting_cases, run};
 use crate::support::slow;
 use crate::workload::get;
 use millpond::{DeviceId, Error, Level, Reuse};
-use millpond_simgpu::{Call, Counters, ErrorCode, Fault};
+use millpond_simgpu::{Call, ErrorCode, Fault};
 
 const AT_ONCE: Setup = Setup::lag(0, Reuse::Wait);
 const LAGGING: Setup = Setup::lag(5, Reuse::Wait);
@@ -19,22 +20,34 @@ const PLAIN_SCHEDULED: Setup = Setup::scheduled(Reuse::SameStream).plain();
 const SETUPS: [Setup; 9] =
     [AT_ONCE, PATIENT, RESTLESS, PLAIN, LAGGING, LONELY, SCHEDULED, PLAIN_AT_ONCE, PLAIN_SCHEDULED];
 
-/// Runs `each` in every setup, or in the first four of them.
-fn in_setups(each: impl Fn(Setup, Counters)) {
-    for setup in &SETUPS[..if slow() { SETUPS.len() } else { 4 }] {
-        each(*setup, setup.calls().all);
-    }
+/// The same by way of CUDA, with and without a context that is current to the thread. Late is late by a
+/// seed there, since a lagging clock stands still while the host asks.
+#[cfg(all(feature = "cuda", unix))]
+const OVER_CUDA: [Setup; 4] = [
+    AT_ONCE.restless().cuda(true),
+    PLAIN_AT_ONCE.restless().cuda(false),
+    SCHEDULED.cuda(false),
+    PLAIN_SCHEDULED.cuda(true),
+];
+#[cfg(not(all(feature = "cuda", unix)))]
+const OVER_CUDA: [Setup; 0] = [];
+
+/// Runs `each` in every setup, or in the first four of them, and by way of CUDA.
+fn in_setups(each: impl Fn(Setup, Calls)) {
+    let some = &SETUPS[..if slow() { SETUPS.len() } else { 4 }];
+    some.iter().chain(&OVER_CUDA).for_each(|setup| each(*setup, setup.calls()));
 }
 
 /// The workload reaches what it is meant to, in a number of calls that can be gone through.
 #[test]
 fn the_workload_is_worth_failing() {
-    for setup in SETUPS {
+    for setup in SETUPS.into_iter().chain(OVER_CUDA) {
+        let calls = setup.calls();
         let rig = Rig::new(setup);
         let pool = rig.pool().unwrap();
         crate::workload::workload(&rig, &pool);
-        let calls = rig.sim.total_calls();
-        assert!((120..=400).contains(&calls), "{calls} calls in {setup:?}");
+        let most = if setup.over == Over::Sim { 400 } else { 2000 };
+        assert!((120..=most).contains(&calls.total()), "{} calls in {setup:?}", calls.total());
         let ladder = pool.stats().devices[1].ladder;
         match setup.plain {
             false => assert!(ladder.moved + ladder.waited >= 6, "pages are to move: {ladder:?}"),
@@ -46,21 +59,31 @@ fn the_workload_is_worth_failing() {
         rig.assert_quiet("");
         // Every kind but plain allocations (or those of pages), copies, fills, collectives, peers, and calls that only
         // come at the end.
-        let counters = rig.sim.counters();
-        let kinds = Call::ALL.iter().filter(|&&call| counters.get(call) > 0).count();
+        let kinds = calls.kinds.iter().filter(|(_, calls)| *calls > 0).count();
         let want = if setup.plain { 10 } else { 14 };
         assert!(kinds >= want, "{kinds} kinds of calls in {setup:?}");
+        if setup.over != Over::Sim {
+            for own in OF_CUDAS_OWN {
+                assert!(calls.of(own) > 0, "no {own} in {setup:?}");
+            }
+        }
     }
 }
+
+/// Calls that the pool knows nothing of.
+const OF_CUDAS_OWN: [&str; 4] = [
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuStreamIsCapturing",
+    "cuThreadExchangeStreamCaptureMode",
+];
 
 /// The n-th call fails, for every n.
 #[test]
 fn each_call_fails_once() {
     in_setups(|setup, calls| {
-        for n in 1..=calls.total() {
-            for code in CODES {
-                run(setup, &format!("call {n}: {code}"), |rig| rig.sim.inject_any(n, code));
-            }
+        for (n, code) in cases(setup, calls.total(), 10, 0) {
+            run(setup, &format!("call {n}: {code}"), |rig| rig.ground.fail_any(n, code));
         }
     });
 }
@@ -69,11 +92,9 @@ fn each_call_fails_once() {
 #[test]
 fn every_call_fails_from_each_on() {
     in_setups(|setup, calls| {
-        for n in 1..=calls.total() {
-            for code in CODES {
-                let what = format!("every call from {n} on: {code}");
-                run(setup, &what, |rig| rig.sim.inject_all(n, code));
-            }
+        for (n, code) in lasting_cases(setup, calls.total(), 10, 0) {
+            let what = format!("every call from {n} on: {code}");
+            run(setup, &what, |rig| rig.ground.fail_all(n, code));
         }
     });
 }
@@ -92,13 +113,10 @@ fn each_call_panics() {
 #[test]
 fn calls_of_a_kind_fail_from_each_on() {
     in_setups(|setup, calls| {
-        for &call in Call::ALL {
-            for nth in 1..=calls.get(call) {
-                for code in CODES {
-                    let what = format!("{call:?} from number {nth} on: {code}");
-                    let fault = Fault { call, nth, code, sticky: true };
-                    run(setup, &what, |rig| rig.sim.inject(fault));
-                }
+        for (place, &(call, calls)) in calls.kinds.iter().enumerate() {
+            for (nth, code) in lasting_cases(setup, calls, 10, place) {
+                let what = format!("{call} from number {nth} on: {code}");
+                run(setup, &what, |rig| rig.ground.fail(call, nth, code, true));
             }
         }
     });
@@ -107,10 +125,10 @@ fn calls_of_a_kind_fail_from_each_on() {
 /// Two kinds fail together, so that what undoes a failed call fails too.
 #[test]
 fn undoing_fails_as_well() {
-    let calls = AT_ONCE.calls().all;
+    let calls = AT_ONCE.calls();
     for undo in [Call::Unmap, Call::Release] {
         for call in [Call::Create, Call::Map, Call::SetAccess] {
-            for nth in 1..=calls.get(call) {
+            for nth in 1..=calls.of(call.name()) {
                 for code in [ErrorCode::Unknown, ErrorCode::OutOfMemory] {
                     let what = format!("{call:?} number {nth}, and {undo:?} always: {code}");
                     run(AT_ONCE, &what, |rig| {

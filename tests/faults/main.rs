@@ -12,7 +12,10 @@ mod support;
 
 mod calls;
 mod context;
+#[cfg(all(feature = "cuda", unix))]
+mod cuda;
 mod end;
+mod ground;
 mod rig;
 mod stuck;
 mod workload;

@@ -1,13 +1,13 @@
 //! A machine, a pool over it, and one run of the workload with some trouble.
 
-use crate::support::Watched;
+use crate::ground::{Ground, Over};
+use crate::support::{Watched, slow};
 use crate::workload::{get, workload};
-use millpond::driver::sim::SimDriver;
 use millpond::driver::{Driver, StreamHandle};
 use millpond::{DeviceId, Error, Headroom, Level, Pool, Reuse, Stream};
-use millpond_simgpu::{Completion, Counters, ErrorCode, Leaks, Sim};
+use millpond_simgpu::{Completion, ErrorCode, Leaks, Sim};
+use std::ops::Sub;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 pub const MIB: u64 = 1 << 20;
 pub const CAPACITY: u64 = 32 * MIB;
@@ -23,6 +23,7 @@ pub struct Setup {
     pub restless: bool,
     /// Whether memory cannot be mapped.
     pub plain: bool,
+    pub over: Over,
 }
 
 /// A stream of the workload's that hangs.
@@ -38,7 +39,8 @@ pub struct Stuck {
 
 impl Setup {
     pub const fn lag(lag: u64, reuse: Reuse) -> Self {
-        Self { completion: Completion::Lag(lag), reuse, stuck: None, restless: false, plain: false }
+        let completion = Completion::Lag(lag);
+        Self { completion, reuse, stuck: None, restless: false, plain: false, over: Over::Sim }
     }
 
     pub const fn scheduled(reuse: Reuse) -> Self {
@@ -57,6 +59,11 @@ impl Setup {
         Self { stuck: Some(stuck), ..self }
     }
 
+    #[cfg(all(feature = "cuda", unix))]
+    pub const fn cuda(self, current: bool) -> Self {
+        Self { over: Over::Cuda { current }, ..self }
+    }
+
     /// The calls of a run in which nothing fails, up to the end of the workload.
     pub fn calls(self) -> Calls {
         let rig = Rig::new(self);
@@ -64,16 +71,39 @@ impl Setup {
         workload(&rig, &pool);
         assert!(rig.driver.failed().is_empty(), "{:?}", rig.driver.failed());
         rig.assert_quiet("");
-        Calls { all: rig.sim.counters(), pools: rig.driver.total() }
+        rig.calls()
     }
 }
 
 /// How many calls a run made.
 pub struct Calls {
-    /// Those of the program and of the pool, by kind.
-    pub all: Counters,
-    /// Those of the pool.
+    /// Those that may fail, by kind: the pool's, and what the program calls where that fails too.
+    pub kinds: Vec<(&'static str, u64)>,
+    /// The pool's, of its driver.
     pub pools: u64,
+}
+
+impl Sub for Calls {
+    type Output = Self;
+
+    /// Calls made since `before`.
+    fn sub(mut self, before: Self) -> Self {
+        self.kinds.iter_mut().zip(before.kinds).for_each(|(now, then)| now.1 -= then.1);
+        self.pools -= before.pools;
+        self
+    }
+}
+
+impl Calls {
+    /// Calls of any kind.
+    pub fn total(&self) -> u64 {
+        self.kinds.iter().map(|(_, calls)| calls).sum()
+    }
+
+    /// Calls of one kind.
+    pub fn of(&self, kind: &str) -> u64 {
+        self.kinds.iter().find(|(name, _)| *name == kind).map_or(0, |(_, calls)| *calls)
+    }
 }
 
 /// The streams of the workload, and the one that is to hang.
@@ -88,22 +118,15 @@ pub struct Rig {
     pub driver: Arc<Watched>,
     pub setup: Setup,
     streams: Arc<Mutex<Streams>>,
+    // Goes after what stands on it.
+    pub ground: Box<dyn Ground>,
 }
 
 impl Rig {
     pub fn new(setup: Setup) -> Self {
-        let sim = Sim::builder()
-            .devices(2)
-            .capacity(CAPACITY)
-            .completion(setup.completion)
-            .oracle(true)
-            .build()
-            .unwrap();
-        let simulated = match setup.plain {
-            true => SimDriver::without_virtual_memory(sim.clone()),
-            false => SimDriver::new(sim.clone()),
-        };
-        let driver = Watched::new(Arc::new(simulated));
+        let ground = setup.over.ground(setup);
+        let sim = ground.sim();
+        let driver = Watched::new(ground.driver());
         let streams = Arc::<Mutex<Streams>>::default();
         if let Some(Stuck { stream, at, .. }) = setup.stuck {
             let (sim, theirs) = (sim.clone(), Arc::clone(&streams));
@@ -117,7 +140,7 @@ impl Rig {
             };
             if at == 0 { hang() } else { driver.at(at, hang) }
         }
-        Self { sim, driver, setup, streams }
+        Self { sim, driver, setup, streams, ground }
     }
 
     pub fn pool(&self) -> Result<Pool, Error> {
@@ -127,8 +150,17 @@ impl Rig {
             let restless = builder.headroom(Headroom::Share(0.0)).watermarks(4 * MIB, 8 * MIB);
             builder = restless.peer_access(true);
         }
-        // Of simulated time: a wait that is in vain takes none of ours.
-        builder.host_wait(Duration::from_secs(5)).build()
+        builder.host_wait(self.setup.over.host_wait(self.setup.completion)).build()
+    }
+
+    /// The calls so far.
+    pub fn calls(&self) -> Calls {
+        Calls { kinds: self.ground.calls(), pools: self.driver.total() }
+    }
+
+    /// What was not given back.
+    pub fn leaks(&self) -> Leaks {
+        DEVICES.iter().map(|device| self.ground.leaks_of(device.0)).sum()
     }
 
     /// A stream of the workload's; it hangs if it is to.
@@ -136,7 +168,7 @@ impl Rig {
         let stream = self.noted(pool.stream(device))?;
         let mut streams = self.streams.lock().unwrap();
         if streams.to_hang == Some(streams.handles.len()) {
-            self.sim.hang(stream.handle().into()).unwrap();
+            self.sim.hang(self.ground.stream(stream.handle())).unwrap();
         }
         streams.handles.push(stream.handle());
         Some(stream)
@@ -166,6 +198,7 @@ impl Rig {
         let hazards = self.sim.hazards();
         assert!(hazards.is_empty(), "{what}: {} hazards, first {}", hazards.len(), hazards[0]);
         assert_eq!(self.sim.device_faults(), 0, "{what}");
+        assert_eq!(self.ground.misuse(), Vec::<String>::new(), "{what}");
     }
 
     /// Lets time pass, whichever way it does.
@@ -181,11 +214,16 @@ impl Rig {
     pub fn lost(&self, device: DeviceId) -> Leaks {
         let failed = self.driver.failed();
         let of = |name| failed.iter().filter(|&&call| call == (name, device)).count();
-        let mut leaks = self.sim.leaks_of(device.0);
+        let mut leaks = self.ground.leaks_of(device.0);
         leaks.streams = leaks.streams.saturating_sub(of("destroy_stream"));
         leaks.events = leaks.events.saturating_sub(of("destroy_event"));
         leaks.reservations = leaks.reservations.saturating_sub(of("unreserve"));
-        if of("query") + of("synchronize") > 0 {
+        let asked = |&&(name, of): &&(&str, DeviceId)| {
+            // What a graph touches any stream may touch, of whatever device, and there is a graph.
+            (of == device || self.setup.over != Over::Sim)
+                && ["query", "synchronize"].contains(&name)
+        };
+        if failed.iter().any(|call| asked(&call)) {
             leaks = without_memory(leaks);
         }
         leaks
@@ -254,12 +292,12 @@ pub fn run(setup: Setup, what: &str, inject: impl Fn(&Rig)) {
         }
         Err(error) => {
             assert!(matches!(error, Error::Driver(_)), "{what}: {error}");
-            rig.sim.clear_faults();
+            rig.ground.clear_faults();
             rig.assert_nothing_lost(what);
             rig.pool().unwrap()
         }
     };
-    rig.sim.clear_faults();
+    rig.ground.clear_faults();
     rig.driver.disarm();
     rig.assert_quiet(what);
     let stays = setup.stuck.is_some_and(|stuck| !stuck.goes_on);
@@ -293,3 +331,36 @@ pub const CODES: [ErrorCode; 9] = [
     ErrorCode::Deinitialized,
     ErrorCode::ContextDestroyed,
 ];
+
+/// What is to fail: each combination of a call's number and a code. By way of CUDA calls are many, and
+/// slow where completion is late: there every so-manieth combination is tried, so that the codes take
+/// turns, of which the `first` is not always the same.
+pub fn cases(
+    setup: Setup,
+    calls: u64,
+    stride: usize,
+    first: usize,
+) -> impl Iterator<Item = (u64, ErrorCode)> {
+    let stride = match (setup.over, setup.completion) {
+        (Over::Sim, _) => 1,
+        _ if slow() => 1,
+        (_, Completion::Scheduled) => 20 * stride,
+        _ => stride,
+    };
+    assert!(stride == 1 || stride % 3 != 0, "some codes would never be tried");
+    let first = if stride == 1 { 0 } else { first % CODES.len() };
+    (1..=calls).flat_map(|n| CODES.map(|code| (n, code))).skip(first).step_by(stride)
+}
+
+/// The same for calls that go on failing. By way of CUDA, where completion is late, "not ready" is left
+/// out: each host wait would take its time.
+pub fn lasting_cases(
+    setup: Setup,
+    calls: u64,
+    stride: usize,
+    first: usize,
+) -> impl Iterator<Item = (u64, ErrorCode)> {
+    let late = setup.over != Over::Sim && setup.completion == Completion::Scheduled;
+    let skip = move |code| late && code == ErrorCode::NotReady;
+    cases(setup, calls, stride, first).filter(move |(_, code)| !skip(*code))
+}

@@ -46,7 +46,7 @@ fn calls_fail_while_a_stream_hangs() {
         let part = setup.calls().pools / points;
         for (stream, point) in (0..STREAMS).flat_map(|s| (0..points).map(move |p| (s, p))) {
             let stuck = Stuck { stream, at: point * part, goes_on: true };
-            for n in 1..=setup.stuck(stuck).calls().all.total() {
+            for n in 1..=setup.stuck(stuck).calls().total() {
                 // Both for each call, or in turn.
                 for goes_on in [false, true].into_iter().filter(|on| slow() || *on == (n % 2 == 0))
                 {

@@ -1,26 +1,28 @@
 //! The reference workload: two devices, five streams, everything the pool does with a driver.
 
+use crate::ground::Over;
 use crate::rig::{CAPACITY, MIB, Rig};
 use millpond::{Buffer, DeviceId, Error, Pool, Stream};
-use millpond_simgpu::{Sim, Touch};
+use millpond_simgpu::Touch;
 
 /// A block, written to if its stream could be given work.
 pub fn get(rig: &Rig, stream: &Stream, bytes: u64) -> Result<Buffer, Error> {
     let buffer = stream.alloc::<u8>(bytes as usize).inspect_err(|error| rig.assert_typed(error))?;
-    again(&rig.sim, stream, &buffer);
+    again(rig, stream, &buffer);
     Ok(buffer)
 }
 
-fn again(sim: &Sim, stream: &Stream, buffer: &Buffer) {
+fn again(rig: &Rig, stream: &Stream, buffer: &Buffer) {
     let touch = Touch::write(buffer.address(), buffer.bytes());
-    let _ = sim.launch(stream.handle().into(), &[touch]);
+    let _ = rig.sim.launch(rig.ground.stream(stream.handle()), &[touch]);
 }
 
 /// Runs one stream after another by an event of the program's own; false where that fails.
-fn order(sim: &Sim, before: &Stream, after: &Stream) -> bool {
+fn order(rig: &Rig, before: &Stream, after: &Stream) -> bool {
+    let sim = &rig.sim;
+    let [from, to] = [before, after].map(|stream| rig.ground.stream(stream.handle()));
     let Ok(event) = sim.event_create(before.device().0) else { return false };
-    let ordered = sim.event_record(event, before.handle().into()).is_ok()
-        && sim.stream_wait(after.handle().into(), event).is_ok();
+    let ordered = sim.event_record(event, from).is_ok() && sim.stream_wait(to, event).is_ok();
     while sim.event_destroy(event).is_err() {
         sim.clear_faults();
     }
@@ -59,6 +61,27 @@ fn change_segments(rig: &Rig, pool: &Pool, s: &Stream, t: &Stream) {
     }
 }
 
+/// A stream captures, while the pool serves another, and gives back what is idle.
+fn capture(rig: &Rig, pool: &Pool, captured: &Stream, other: &Stream) {
+    // The simulator knows no captures.
+    if rig.setup.over == Over::Sim {
+        return;
+    }
+    let Some(memory) = rig.noted(pool.graph_memory()) else { return };
+    let Some(capture) = rig.noted(memory.capture(captured)) else { return };
+    if rig.ground.begin_capture(captured.handle()) {
+        for bytes in [70_000, 3 << 20] {
+            // What a graph is to touch is touched at its launch, and there is none.
+            rig.noted(captured.alloc::<u8>(bytes));
+            drop(get(rig, other, bytes as u64));
+        }
+        rig.noted(pool.trim(other.device(), 0));
+        drop(get(rig, other, 9 * MIB));
+        rig.ground.end_capture(captured.handle());
+    }
+    drop((capture, memory));
+}
+
 /// One run. Errors are passed over, so that what comes after a failed call is tried too.
 pub fn workload(rig: &Rig, pool: &Pool) {
     let sim = &rig.sim;
@@ -68,9 +91,9 @@ pub fn workload(rig: &Rig, pool: &Pool) {
         let (x, y, z) = (get(rig, a, bytes), get(rig, a, bytes), get(rig, c, 2 * bytes));
         if let Ok(x) = &x
             && x.record_use(b).is_ok()
-            && order(sim, a, b)
+            && order(rig, a, b)
         {
-            again(sim, b, x);
+            again(rig, b, x);
         }
         drop((x, z));
         drop(get(rig, b, bytes));
@@ -81,6 +104,7 @@ pub fn workload(rig: &Rig, pool: &Pool) {
         drop(get(rig, c, 3 * bytes));
         (0..2).for_each(|_| sim.tick());
     }
+    capture(rig, pool, a, b);
     // Memory runs short: pages are moved and waited for.
     let mut held: Vec<_> = (0..6).map(|_| get(rig, a, 5 * MIB)).collect();
     held.swap_remove(1).into_iter().for_each(drop);
