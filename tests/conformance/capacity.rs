@@ -1,6 +1,6 @@
 //! Limits: what is refused and with which words, what is waited for, what is given back.
 
-use crate::machine::{Block, D0, D1, MIB, Machine, Rig};
+use crate::machine::{Block, D0, D1, MIB, Machine, Need, Rig};
 use millpond::{Error, OutOfMemory, Result, Reuse};
 
 fn refusal<T: std::fmt::Debug>(outcome: Result<T>) -> OutOfMemory {
@@ -98,6 +98,7 @@ pub fn scattered_pages_are_gathered<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// The device has less than the pool may take: another pool has the rest.
 pub fn the_driver_runs_out_first<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 16 * MIB);
+    rig.needs(Need::OwnDevice);
     let (pool, other) = (rig.pool(), rig.pool());
     let (s, o) = (pool.stream(D0).unwrap(), other.stream(D0).unwrap());
     let theirs = rig.get(&o, 10 * MIB);

@@ -38,6 +38,41 @@ pub trait Machine: Sync {
 
     /// What was taken from the driver and not given back, if anything.
     fn leaks(&self) -> Option<String>;
+
+    /// Why there is not what a case needs; none where there is.
+    fn lacks(&self, _: Need) -> Option<&'static str> {
+        None
+    }
+}
+
+/// What not every machine has.
+#[derive(Clone, Copy, Debug)]
+pub enum Need {
+    /// Devices of the size that was asked for, all of it the case's.
+    OwnDevice,
+    /// Work that touches what it may not is told of, and that is all.
+    Faults,
+    /// Plain allocations one after the other in the device's addresses.
+    Neighbours,
+}
+
+/// Carries why a case is skipped out of it.
+struct Skipped(String);
+
+/// Ends a case that cannot run here, as one that passed.
+pub fn skip(why: &str) -> ! {
+    std::panic::resume_unwind(Box::new(Skipped(why.into())))
+}
+
+/// Runs a case; says so where it is skipped.
+pub fn run(case: impl FnOnce()) {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(case));
+    if let Err(panic) = outcome {
+        match panic.downcast::<Skipped>() {
+            Ok(skipped) => println!("skipped: {}", skipped.0),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
 }
 
 /// Simulated devices with the race oracle on.
@@ -160,13 +195,22 @@ impl<M: Machine> Rig<M> {
 
     /// A builder of a pool on the watched driver, with the whole device as its capacity.
     pub fn builder(&self) -> Builder {
-        self.plain_builder().capacity(self.bytes)
+        let driver: Arc<dyn Driver> = Arc::<Watched>::clone(&self.driver);
+        Pool::builder_shared(driver).capacity(self.bytes)
     }
 
-    /// The same without a capacity.
+    /// The same without a capacity: the device's size is its limit.
     pub fn plain_builder(&self) -> Builder {
+        self.needs(Need::OwnDevice);
         let driver: Arc<dyn Driver> = Arc::<Watched>::clone(&self.driver);
         Pool::builder_shared(driver)
+    }
+
+    /// Skips the case where the machine lacks something.
+    pub fn needs(&self, need: Need) {
+        if let Some(why) = self.machine.lacks(need) {
+            skip(why);
+        }
     }
 
     pub fn pool(&self) -> Pool {

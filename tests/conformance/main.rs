@@ -1,7 +1,8 @@
 //! One suite over every machine: what a pool promises, whatever driver it stands on.
 //!
 //! A case is generic over [`machine::Machine`] and gets a function that makes a fresh one. `suite!`
-//! makes tests of all cases on one kind of machine; a further driver is a further line at the end.
+//! makes tests of all cases on one kind of machine; a further driver is a further line at the end. Tests
+//! named `real_cuda` want a GPU: they are ignored unless asked for, and skipped where there is none.
 #![cfg(feature = "sim")]
 
 #[path = "../support/mod.rs"]
@@ -12,6 +13,8 @@ mod capacity;
 #[cfg(all(feature = "cuda", unix))]
 mod cuda;
 mod figures;
+#[cfg(all(feature = "cuda", unix))]
+mod gpu;
 mod graphs;
 mod lifetime;
 mod machine;
@@ -34,12 +37,21 @@ use millpond_simgpu::Completion;
 /// taken in: machines without virtual memory management leave them out, and have cases of their own,
 /// in `plain`, for what becomes of those promises.
 macro_rules! suite {
-    ($name:ident: $make:expr) => {
-        suite! { @list $name, all, $make; }
+    (#[$($mark:tt)*] $name:ident: without virtual memory $make:expr) => {
+        suite! { @plain $name, [$($mark)*], $make }
+    };
+    (#[$($mark:tt)*] $name:ident: $make:expr) => {
+        suite! { @list $name, all, [$($mark)*], $make; }
     };
     ($name:ident: without virtual memory $make:expr) => {
+        suite! { @plain $name, [], $make }
+    };
+    ($name:ident: $make:expr) => {
+        suite! { @list $name, all, [], $make; }
+    };
+    (@plain $name:ident, $mark:tt, $make:expr) => {
         suite! {
-            @list $name, some, $make;
+            @list $name, some, $mark, $make;
             plain: segments_are_shared_and_cut, blocks_lie_in_one_segment, whole_segments_go_back,
                 targets_are_met_with_few_segments, nothing_goes_back_before_it_must,
                 idle_segments_make_room, each_region_serves_the_other, the_least_will_do,
@@ -48,9 +60,9 @@ macro_rules! suite {
                 captures_begin_while_a_device_is_waited_for, memory_at_the_limit_goes_round;
         }
     };
-    (@list $name:ident, $which:ident, $make:expr; $($own:tt)*) => {
+    (@list $name:ident, $which:ident, $mark:tt, $make:expr; $($own:tt)*) => {
         mod $name {
-            suite! { @cases $which, $make;
+            suite! { @cases $which, $mark, $make;
                 addresses: aligned_and_disjoint, sizes_around_every_border, thousands_of_one_size,
                     addresses_of_many_devices, everything_goes_back;
                 reuse: same_stream_at_once, cross_stream_only_when_ordered,
@@ -111,23 +123,29 @@ macro_rules! suite {
             }
         }
     };
-    (@cases all, $make:expr;
+    (@cases all, $mark:tt, $make:expr;
         $($module:ident: $($case:ident),* $(| $($moving:ident),*)?;)*) => {
-        $(suite! { @module $module, $make; $($case)* $($($moving)*)? })*
+        $(suite! { @module $module, $mark, $make; $($case)* $($($moving)*)? })*
     };
-    (@cases some, $make:expr;
+    (@cases some, $mark:tt, $make:expr;
         $($module:ident: $($case:ident),* $(| $($moving:ident),*)?;)*) => {
-        $(suite! { @module $module, $make; $($case)* })*
+        $(suite! { @module $module, $mark, $make; $($case)* })*
     };
-    (@module $module:ident, $make:expr; $($case:ident)*) => {
+    (@module $module:ident, $mark:tt, $make:expr; $($case:ident)*) => {
         mod $module {
             #[allow(unused_imports, reason = "for the expression that makes the machine")]
             use crate::*;
-            $(#[test]
-            fn $case() {
-                crate::$module::$case($make);
-            })*
+            $(suite! { @test $mark fn $case() { machine::run(|| crate::$module::$case($make)) } })*
         }
+    };
+    (@test [] $($case:tt)*) => {
+        #[test]
+        $($case)*
+    };
+    (@test [$($mark:tt)*] $($case:tt)*) => {
+        #[test]
+        #[$($mark)*]
+        $($case)*
     };
 }
 
@@ -157,6 +175,11 @@ fn cuda_plain() -> impl Fn(u16, u64) -> cuda::Cuda {
     move |devices, bytes| cuda::Cuda::new(Some(2), false, devices, bytes)
 }
 
+#[cfg(all(feature = "cuda", unix))]
+fn gpu(virtual_memory: bool) -> impl Fn(u16, u64) -> gpu::Gpu {
+    move |devices, _| gpu::Gpu::new(virtual_memory, devices)
+}
+
 suite!(lag_0: lag(0));
 suite!(lag_7: lag(7));
 suite!(lag_50: lag(50));
@@ -172,3 +195,7 @@ suite!(cuda_at_once: cuda(None));
 suite!(cuda_scheduled: cuda(Some(1)));
 #[cfg(all(feature = "cuda", unix))]
 suite!(cuda_plain: without virtual memory cuda_plain());
+#[cfg(all(feature = "cuda", unix))]
+suite!(#[ignore = "wants a GPU: scripts/gpu-check"] real_cuda: gpu(true));
+#[cfg(all(feature = "cuda", unix))]
+suite!(#[ignore = "wants a GPU: scripts/gpu-check"] real_cuda_plain: without virtual memory gpu(false));

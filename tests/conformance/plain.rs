@@ -1,6 +1,6 @@
 //! Machines without virtual memory management: memory comes in segments, and what that means.
 
-use crate::machine::{Block, D0, MIB, Machine, Rig};
+use crate::machine::{Block, D0, MIB, Machine, Need, Rig};
 use crate::support::Rng;
 use millpond::{Error, OutOfMemory, Pool, Reuse, size};
 use std::sync::Arc;
@@ -45,6 +45,7 @@ pub fn segments_are_shared_and_cut<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Segments that are neighbours do not become one: no block lies in two allocations.
 pub fn blocks_lie_in_one_segment<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 24 * MIB);
+    rig.needs(Need::Neighbours);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     let [a, b] = [0; 2].map(|_| rig.get(&s, 12 * MIB));
@@ -176,6 +177,7 @@ pub fn each_region_serves_the_other<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// taken that serves the request.
 pub fn the_least_will_do<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OwnDevice);
     for (capacity, others, want) in [(64, 58, 4), (12, 0, 12), (5, 0, 4)] {
         let theirs = (others > 0).then(|| rig.raw().allocate(D0, others * MIB).unwrap());
         let pool = rig.builder().capacity(capacity * MIB).build().unwrap();

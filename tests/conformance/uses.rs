@@ -1,6 +1,6 @@
 //! Blocks used on more streams than their own: every one of them is over before the memory moves.
 
-use crate::machine::{Block, D0, D1, MIB, Machine, Rig};
+use crate::machine::{Block, D0, D1, MIB, Machine, Need, Rig};
 use millpond::{DeviceId, Error, Pool, Reuse, Stream};
 
 fn streams<const N: usize>(pool: &Pool) -> [Stream; N] {
@@ -354,6 +354,7 @@ pub fn only_peers_touch_memory<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let nobody = Error::NoSuchDevice { device: DeviceId(3), count: 3 };
     for (of, peers) in [(3, 0), (0, 3)] {
         let rig = Rig::new(&make, 3, 64 * MIB);
+        rig.needs(Need::Faults);
         let builder = rig.builder().device_peers(DeviceId(of), &[DeviceId(peers)]);
         assert_eq!(builder.build().unwrap_err(), nobody);
         rig.assert_nothing_leaked();
