@@ -101,8 +101,7 @@ fn touch(ordinal: c_int, address: u64, bytes: usize) -> DriverResult<()> {
     unsafe {
         call!(cuMemSetAccess(address, bytes, &raw const access, 1))?;
         call!(cuMemsetD8_v2(address, MARK, bytes))?;
-        call!(cuMemcpyDtoH_v2((&raw mut read).cast(), last, 1))
-            .or_else(|error| call!(cuCtxSynchronize()).and(Err(error)))?;
+        call!(cuMemcpyDtoH_v2((&raw mut read).cast(), last, 1))?;
     }
     if read == MARK {
         return Ok(());
