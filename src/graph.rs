@@ -17,12 +17,22 @@ use std::fmt;
 /// be launched: it belongs to a `GraphMemory`, which the caller keeps beside the executable graph, and
 /// drops after it. Until then it stays reserved and mapped where it is.
 ///
-/// ```text
+/// ```ignore
 /// let memory = pool.graph_memory()?;
-/// let capture = memory.capture(&stream)?;      // before the driver is told
-/// // begin the capture; allocate, launch and free on `stream`; end the capture
-/// drop(capture);                               // after the driver's end of it
+/// let capture = memory.capture(&ours)?;                 // `ours` is the pool's stream of cudarc's `stream`
+/// stream.begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL)?; // in any mode: the pool's calls disturb none
+/// let mut scratch: Buffer<f32> = ours.alloc(n)?;        // the graph's own
+/// // ... launches on `stream` that use it ...
+/// drop(scratch);                                        // serves the rest of the capture
+/// let graph = stream.end_capture(flags)?;
+/// drop(capture);
+/// // ... launches of the graph ...
+/// drop((graph, memory));                                // in this order
 /// ```
+///
+/// What the graph works on from launch to launch, its inputs and results, is best allocated before the
+/// capture. Slices (`millpond::interop`, with the CUDA driver) may be made, used and dropped within a
+/// capture as buffers may; `Buffer::into_cuda_slice` takes no graph's memory.
 ///
 /// Within a capture memory is reused as outside of it: what was freed on a stream serves that stream
 /// again. Streams that join the capture are captured each by a call of their own, before they join;

@@ -27,7 +27,8 @@ struct Sample {
 
 impl Cuda {
     pub fn new() -> Result<Self> {
-        Ok(Self { driver: Arc::new(CudaDriver::all()?), samples: Mutex::default() })
+        let driver = CudaDriver::all().map_err(|error| error.to_string())?;
+        Ok(Self { driver: Arc::new(driver), samples: Mutex::default() })
     }
 
     /// The stream's handle, its device's context made current: cudarc's raw calls need both.
