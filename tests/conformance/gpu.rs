@@ -22,8 +22,10 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// What the work of a case takes, but for that which is held up.
+const A_WHILE: Duration = Duration::from_millis(10);
 /// Bytes of a sample.
 const SAMPLE: u64 = 64;
 /// Where samples are taken: at both ends of each of these, the first and the last being shorter.
@@ -166,15 +168,18 @@ impl Gpu {
     /// Waits for all that the devices have been given; for a while where a stream is held up.
     fn finish(&self, held: bool) {
         if held {
-            // Questions, since a driver in software may need calls to go on.
-            for _ in 0..200 {
-                self.bind();
+            let start = Instant::now();
+            self.bind();
+            // Questions, since a driver in software needs calls to go on.
+            for _ in 0..2000 {
                 let (mut free, mut total) = (0, 0);
                 // SAFETY: stores to places of ours.
                 must(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) });
-                std::thread::sleep(Duration::from_micros(50));
+                if start.elapsed() > 2 * A_WHILE {
+                    break;
+                }
             }
-            return;
+            return std::thread::sleep(A_WHILE.saturating_sub(start.elapsed()));
         }
         for context in &self.contexts {
             context.bind_to_thread().unwrap();
