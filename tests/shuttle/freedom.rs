@@ -166,8 +166,8 @@ fn frees(ground: &Ground) -> Ready {
         used.last_use(&ground.users[1]).expect("a stream of the pool");
         drop((used, used_large, plain, plain_large));
         for address in addresses {
+            // Once: by now the address may be the victim's, in the middle of its call.
             ground.pool.free(address).expect("a live block");
-            assert!(ground.pool.free(address).is_err(), "freed twice");
         }
     })
 }
