@@ -291,7 +291,7 @@ pub fn a_device_that_hangs_is_left_alone<M: Machine>(make: impl Fn(u16, u64) -> 
         let small: Vec<Block> = (0..300).map(|_| rig.get(&t, 600)).collect();
         assert_eq!(rig.driver.calls("free"), 0, "a call that hangs");
         assert!(rig.gets_done(&t));
-        assert!(start.elapsed() < Duration::from_secs(5), "somebody waits for what hangs");
+        assert!(start.elapsed() < Duration::from_secs(20), "somebody waits for what hangs");
         pool.check_invariants_at(millpond::Level::Full);
         rig.machine.let_go(stuck.handle());
         rig.machine.pass_time();
