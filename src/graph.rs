@@ -2,9 +2,7 @@
 
 use crate::block::StreamId;
 use crate::core::Handle;
-use crate::driver::Driver;
 use crate::error::{Error, Result};
-use crate::fence::Owner;
 use crate::pool::Pool;
 use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, lock};
@@ -119,16 +117,10 @@ impl GraphMemory {
         if let Some((_, domain)) = domains.iter().find(|(of, _)| *of == stream.id()) {
             return Ok(domain.id());
         }
-        let core = &self.0.core;
-        let home = core.device(stream.device())?;
         // It is given no work; its end waits for everybody's, which takes a handle.
-        let handle = core.driver.create_stream(home.id)?;
-        let domain = Stream::register(core.clone(), home, handle, Owner::Pool);
-        let domain = domain.inspect_err(|_| {
-            let _ = core.driver.destroy_stream(home.id, handle);
-        })?;
-        core.fences.devote_to_graph(domain.id());
+        let domain = Stream::create(&self.0.core, stream.device())?;
         let id = domain.id();
+        self.0.core.fences.devote_to_graph(id);
         domains.push((stream.id(), domain));
         Ok(id)
     }

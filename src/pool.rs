@@ -317,11 +317,7 @@ impl Pool {
     /// [`Error::NoSuchDevice`], [`Error::TooManyStreams`], [`Error::Forked`], or a driver error.
     pub fn stream(&self, device: DeviceId) -> Result<Stream> {
         self.0.check_process()?;
-        let home = self.0.device(device)?;
-        let handle = self.0.driver.create_stream(device)?;
-        Stream::register(self.0.clone(), home, handle, Owner::Pool).inspect_err(|_| {
-            let _ = self.0.driver.destroy_stream(device, handle);
-        })
+        Stream::create(&self.0, device)
     }
 
     /// Registers a stream of the caller's, which must stay valid until the last clone of the

@@ -3,7 +3,7 @@
 use crate::block::StreamId;
 use crate::buffer::Buffer;
 use crate::core::{Core, Device, Enter, Handle};
-use crate::driver::{DeviceId, StreamHandle};
+use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
 use crate::sync::{Arc, AtomicU32, Ordering};
@@ -57,6 +57,15 @@ impl Stream {
         let served_as = AtomicU32::new(u32::from(id.get()));
         let device = Arc::clone(device);
         Ok(Self(Arc::new(Inner { core, device, id, handle, served_as, kept })))
+    }
+
+    /// A new stream of the driver's, which its end destroys.
+    pub(crate) fn create(core: &Handle, device: DeviceId) -> Result<Self> {
+        let home = core.device(device)?;
+        let handle = core.driver.create_stream(device)?;
+        Self::register(core.clone(), home, handle, Owner::Pool).inspect_err(|_| {
+            let _ = core.driver.destroy_stream(device, handle);
+        })
     }
 
     /// The stream whose memory serves this one.

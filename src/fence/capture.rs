@@ -13,7 +13,7 @@
 use super::Fences;
 use crate::block::StreamId;
 use crate::driver::DeviceId;
-use crate::sync::{Ordering, yield_now};
+use crate::sync::{AtomicU32, Ordering, yield_now};
 
 impl Fences {
     /// Leaves a stream alone, as its capture begins. False where it captures already. Waits for threads
@@ -23,6 +23,7 @@ impl Fences {
         if !stream.bar() {
             return false;
         }
+        // Release pairs with the acquire of `is_capturing`.
         self.captures_on(self.device(id)).fetch_add(1, Ordering::AcqRel);
         while !stream.is_quiet() {
             yield_now();
@@ -33,15 +34,17 @@ impl Fences {
     /// The stream's capture is over.
     pub fn end_capture(&self, id: StreamId) {
         self.stream(id).unbar();
+        // Release pairs with the acquire of `is_capturing`: what goes back then goes back after the capture.
         self.captures_on(self.device(id)).fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Whether a stream of the device captures.
     pub fn is_capturing(&self, device: DeviceId) -> bool {
+        // Acquire pairs with the releases in `begin_capture` and `end_capture`.
         self.captures_on(device).load(Ordering::Acquire) > 0
     }
 
-    fn captures_on(&self, device: DeviceId) -> &crate::sync::AtomicU32 {
+    fn captures_on(&self, device: DeviceId) -> &AtomicU32 {
         &self.captures[usize::from(device.0)]
     }
 

@@ -141,6 +141,7 @@ impl Fences {
         if stream.is_owned() {
             // Refused only by a driver that is going away; the handle goes with it.
             let _ = self.driver.destroy_stream(stream.device(), stream.handle());
+            return;
         }
         let mut ids = lock(&self.registry.0);
         let kept = ids.kept.iter().position(|&(of, _)| of == id);

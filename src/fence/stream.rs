@@ -191,6 +191,7 @@ impl StreamFence {
     /// may still do it, until [`StreamFence::is_quiet`].
     #[must_use]
     pub fn bar(&self) -> bool {
+        // Acquire pairs with the release of `leave` and `unbar`; who enters later sees the flag.
         self.users.fetch_or(BARRED, Ordering::AcqRel) & BARRED == 0
     }
 
@@ -201,6 +202,7 @@ impl StreamFence {
     }
 
     pub fn is_barred(&self) -> bool {
+        // Acquire pairs with the release of `unbar`: what is asked next comes after the capture.
         self.users.load(Ordering::Acquire) & BARRED != 0
     }
 

@@ -17,8 +17,8 @@
 mod bits;
 
 use crate::buffer::Buffer;
-use crate::driver::StreamHandle;
 use crate::driver::cuda::call::{Current, failed, refused};
+use crate::driver::{DeviceId, StreamHandle};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
 use crate::pool::Pool;
@@ -44,12 +44,10 @@ impl Pool {
     /// context.
     pub fn register_cuda_stream(&self, stream: &Arc<CudaStream>) -> Result<Stream> {
         self.core().check_process()?;
-        let context = stream.context();
-        let device = self.driver().device_of_context(context.cu_ctx().addr() as u64);
-        let device = device.ok_or_else(|| {
+        let device = self.device_of(stream).ok_or_else(|| {
             let message = format!(
                 "the stream's context, of CUDA device {}, is none of those that the pool was built over",
-                context.ordinal()
+                stream.context().ordinal()
             );
             refused("Pool::register_cuda_stream", CUresult::CUDA_ERROR_INVALID_CONTEXT, &message)
         })?;
@@ -80,8 +78,7 @@ impl Pool {
             Ok(buffer) => buffer,
             Err(error) => return Err((error, slice)),
         };
-        let device = self.driver().device_of_context(stream.context().cu_ctx().addr() as u64);
-        if !buffer.is_of_stream(device, handle_of(&stream))
+        if !buffer.is_of_stream(self.device_of(&stream), handle_of(&stream))
             && let Err(error) = stream.synchronize()
         {
             buffer.into_address();
@@ -89,6 +86,11 @@ impl Pool {
         }
         slice.leak();
         Ok(buffer)
+    }
+
+    /// The device of a stream's context.
+    fn device_of(&self, stream: &CudaStream) -> Option<DeviceId> {
+        self.driver().device_of_context(stream.context().cu_ctx().addr() as u64)
     }
 }
 
@@ -125,8 +127,10 @@ impl Stream {
 
     /// A slice whose contents are no values of `T` yet.
     fn alloc_unset<T: Copy + 'static>(&self, len: usize) -> Result<Slice<T>> {
-        self.require_cuda("Stream::alloc_slice")?;
-        Slice::of(self.alloc(len)?, self).map_err(|(error, _)| error)
+        let cuda = self.require_cuda("Stream::alloc_slice")?;
+        let buffer = self.alloc(len)?;
+        let slice = lend(&buffer, &cuda)?;
+        Ok(Slice { slice, buffer: ManuallyDrop::new(buffer), stream: self.clone() })
     }
 
     fn require_cuda(&self, call: &'static str) -> Result<Arc<CudaStream>> {
@@ -151,24 +155,28 @@ impl Stream {
     }
 }
 
-/// A [`CudaSlice`] over a buffer's memory. It does not own the memory, and must not be dropped.
+/// A [`CudaSlice`] over a buffer's memory, which was allocated on `stream`: its uses on other streams come
+/// after what makes the memory that stream's, as if it had written to it just now. It does not own the
+/// memory, and must not be dropped.
 fn lend<T: Copy + 'static>(
     buffer: &Buffer<T>,
     stream: &Arc<CudaStream>,
 ) -> Result<ManuallyDrop<CudaSlice<T>>> {
     // cudarc would call the driver.
     buffer.check_process()?;
-    let lent = || {
+    let upgrade = || {
         // SAFETY: the buffer's memory is valid for its length. Whatever its contents are, they are values
         // of `T`, or are set before the caller lets anybody see them.
         unsafe { stream.upgrade_device_ptr(buffer.address(), buffer.len()) }
     };
     // cudarc panics where it gets no events; nothing is half done then.
-    let lent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(lent));
-    lent.map(ManuallyDrop::new).map_err(|_| {
+    let lent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(upgrade));
+    let mut lent = lent.map(ManuallyDrop::new).map_err(|_| {
         let message = "cudarc got no events for a slice";
-        refused("cuEventCreate", CUresult::CUDA_ERROR_UNKNOWN, message).into()
-    })
+        refused("cuEventCreate", CUresult::CUDA_ERROR_UNKNOWN, message)
+    })?;
+    drop(lent.device_ptr_mut(stream));
+    Ok(lent)
 }
 
 /// A [`Buffer`] as a [`CudaSlice`], which it dereferences to.
@@ -193,33 +201,21 @@ impl<T: AnyBits> Slice<T> {
         buffer: Buffer<T>,
         stream: &Stream,
     ) -> std::result::Result<Self, (Error, Buffer<T>)> {
-        Self::of(buffer, stream)
-    }
-}
-
-impl<T: Copy + 'static> Slice<T> {
-    /// As `new`; the contents may be no values of `T`.
-    fn of(buffer: Buffer<T>, stream: &Stream) -> std::result::Result<Self, (Error, Buffer<T>)> {
         const CALL: &str = "Slice::new";
         // While the stream captures, what is allocated on it is a graph's.
         if !buffer.is_on(stream, stream.id()) && !buffer.is_on(stream, stream.served_as()) {
             return Err((another_stream(CALL), buffer));
         }
-        let lent = stream.require_cuda(CALL).and_then(|cuda| {
-            let mut slice = lend(&buffer, &cuda)?;
-            // Its uses on other streams come after what makes the memory its own's: as if the stream
-            // had written to it just now.
-            drop(slice.device_ptr_mut(&cuda));
-            Ok(slice)
-        });
-        match lent {
+        match stream.require_cuda(CALL).and_then(|cuda| lend(&buffer, &cuda)) {
             Ok(slice) => {
                 Ok(Self { slice, buffer: ManuallyDrop::new(buffer), stream: stream.clone() })
             }
             Err(error) => Err((error, buffer)),
         }
     }
+}
 
+impl<T: Copy + 'static> Slice<T> {
     /// The buffer, once the stream was made to wait for the slice's uses on others.
     pub fn into_buffer(self) -> Buffer<T> {
         let mut this = ManuallyDrop::new(self);
@@ -347,12 +343,7 @@ impl<T: AnyBits> Buffer<T> {
         if !self.is_on(stream, stream.id()) {
             return Err((another_stream(CALL), self));
         }
-        let lent = stream.require_cuda(CALL).and_then(|cuda| {
-            let mut slice = lend(&self, &cuda)?;
-            drop(slice.device_ptr_mut(&cuda));
-            Ok(slice)
-        });
-        match lent {
+        match stream.require_cuda(CALL).and_then(|cuda| lend(&self, &cuda)) {
             Ok(slice) => {
                 self.into_address();
                 Ok(ManuallyDrop::into_inner(slice))

@@ -1,14 +1,7 @@
 //! Limits: what is refused and with which words, what is waited for, what is given back.
 
-use crate::machine::{Block, D0, D1, MIB, Machine, Need, Rig};
-use millpond::{Error, OutOfMemory, Result, Reuse};
-
-fn refusal<T: std::fmt::Debug>(outcome: Result<T>) -> OutOfMemory {
-    match outcome {
-        Err(Error::OutOfMemory(report)) => *report,
-        other => panic!("out of memory was expected, not {other:?}"),
-    }
-}
+use crate::machine::{Block, D0, D1, MIB, Machine, Need, Rig, refusal};
+use millpond::{Error, Reuse};
 
 const POLICIES: [Reuse; 3] = [Reuse::SameStream, Reuse::Completed, Reuse::Wait];
 

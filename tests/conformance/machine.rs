@@ -3,7 +3,7 @@
 use crate::support::Watched;
 use millpond::driver::sim::SimDriver;
 use millpond::driver::{Driver, StreamHandle};
-use millpond::{Buffer, Builder, DeviceId, Pool, Result, Stream};
+use millpond::{Buffer, Builder, DeviceId, Error, OutOfMemory, Pool, Result, Stream};
 use millpond_simgpu::{Completion, Sim, Touch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -151,6 +151,20 @@ impl Machine for Simulated {
         let leaks = self.sim.leaks();
         (!leaks.is_empty()).then(|| leaks.to_string())
     }
+}
+
+/// Why there was no memory, as there was none.
+#[track_caller]
+pub fn refusal<T: std::fmt::Debug>(outcome: Result<T>) -> OutOfMemory {
+    match outcome {
+        Err(Error::OutOfMemory(report)) => *report,
+        other => panic!("out of memory was expected, not {other:?}"),
+    }
+}
+
+/// Bytes reserved of the first device.
+pub fn reserved(pool: &Pool) -> u64 {
+    pool.stats().devices[0].reserved_bytes
 }
 
 /// A machine with what cases do on it.

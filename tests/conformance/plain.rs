@@ -1,23 +1,12 @@
 //! Machines without virtual memory management: memory comes in segments, and what that means.
 
-use crate::machine::{Block, D0, MIB, Machine, Need, Rig};
+use crate::machine::{Block, D0, MIB, Machine, Need, Rig, refusal, reserved};
 use crate::support::Rng;
-use millpond::{Error, OutOfMemory, Pool, Reuse, size};
+use millpond::{Error, Reuse, size};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const POLICIES: [Reuse; 3] = [Reuse::SameStream, Reuse::Completed, Reuse::Wait];
-
-fn reserved(pool: &Pool) -> u64 {
-    pool.stats().devices[0].reserved_bytes
-}
-
-fn refusal(outcome: Result<Block, Error>) -> OutOfMemory {
-    match outcome {
-        Err(Error::OutOfMemory(report)) => *report,
-        other => panic!("out of memory was expected, not {other:?}"),
-    }
-}
 
 /// Several requests share a segment; a large one has its own.
 pub fn segments_are_shared_and_cut<M: Machine>(make: impl Fn(u16, u64) -> M) {

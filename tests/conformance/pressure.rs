@@ -1,23 +1,12 @@
 //! Short memory: what is held beyond what is needed, when it goes back, and who is told.
 
-use crate::machine::{Block, D0, D1, MIB, Machine, Rig};
+use crate::machine::{Block, D0, D1, MIB, Machine, Rig, refusal, reserved};
 use crate::support::Rng;
 use millpond::{Buffer, Error, Headroom, OutOfMemory, Pool, Reuse, Stream, StreamBytes};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const UNIT: u64 = 2 * MIB;
-
-fn reserved(pool: &Pool) -> u64 {
-    pool.stats().devices[0].reserved_bytes
-}
-
-fn refusal(outcome: Result<Block, Error>) -> OutOfMemory {
-    match outcome {
-        Err(Error::OutOfMemory(report)) => *report,
-        other => panic!("out of memory was expected, not {other:?}"),
-    }
-}
 
 /// A pattern that leaves gaps of all sizes, a program's in which sizes differ from step to step.
 /// Returns the most bytes that were live.

@@ -1,15 +1,11 @@
 //! Pages that are mapped elsewhere: when, for whom, and what becomes of their old mappings.
 
-use crate::machine::{Block, D0, MIB, Machine, Rig};
+use crate::machine::{Block, D0, MIB, Machine, Rig, reserved};
 use crate::support::Rng;
-use millpond::{Pool, Reuse, Stream};
+use millpond::{Reuse, Stream};
 
 /// Blocks here are multiples of this: whole pages on every machine.
 const UNIT: u64 = 2 * MIB;
-
-fn reserved(pool: &Pool) -> u64 {
-    pool.stats().devices[0].reserved_bytes
-}
 
 /// Blocks of so many units each, one after the other.
 fn row<M: Machine>(rig: &Rig<M>, stream: &Stream, units: &[u64]) -> Vec<Option<Block>> {

@@ -47,6 +47,17 @@ fn after_the_driver() {
     assert_eq!(again.code, 4);
 }
 
+/// Everything ends, and nothing is left of the second device, of which `other` is a stream.
+#[track_caller]
+fn the_other_gave_all_back(rig: Rig, other: millpond::Stream) {
+    let Rig { fake, context, cuda, pool, stream } = rig;
+    drop((other, stream, pool, cuda, context));
+    // But for its context's default stream.
+    let left = Leaks { streams: 0, ..fake.sim().leaks_of(1) };
+    assert!(left.is_empty(), "{left}");
+    assert_eq!(fake.sim().hazard_count(), 0);
+}
+
 /// A device whose context was destroyed answers with the driver's error; the other goes on.
 #[test]
 fn after_a_context() {
@@ -60,12 +71,7 @@ fn after_a_context() {
     drop(elsewhere);
     drop(other.alloc::<u8>(40 << 20).unwrap());
     drop(held);
-    let Rig { fake, context, cuda, pool, stream } = rig;
-    drop((other, stream, pool, cuda, context));
-    // But for its context's default stream.
-    let left = Leaks { streams: 0, ..fake.sim().leaks_of(1) };
-    assert!(left.is_empty(), "{left}");
-    assert_eq!(fake.sim().hazard_count(), 0);
+    the_other_gave_all_back(rig, other);
 }
 
 /// A graph's memory on one device does not depend on what has become of another.
@@ -81,11 +87,7 @@ fn graphs_after_anothers_context() {
     rig.fake.destroy_context(0);
     drop(memory);
     drop(other.alloc::<u8>(64 << 20).unwrap());
-    let Rig { fake, context, cuda, pool, stream } = rig;
-    drop((other, stream, pool, cuda, context));
-    let left = Leaks { streams: 0, ..fake.sim().leaks_of(1) };
-    assert!(left.is_empty(), "{left}");
-    assert_eq!(fake.sim().hazard_count(), 0);
+    the_other_gave_all_back(rig, other);
 }
 
 /// In a forked child drops call no driver, and calls are refused.

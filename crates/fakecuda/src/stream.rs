@@ -235,14 +235,22 @@ pub(crate) fn destroy(machine: &mut Machine, stream: Ptr<CUstream_st>) -> Answer
     machine.judge(destroyed)
 }
 
-pub(crate) fn query(machine: &mut Machine, stream: Ptr<CUstream_st>) -> Answer {
+/// A stream that the host asks about or waits for, and the simulated one behind it.
+fn asked(
+    machine: &mut Machine,
+    stream: Ptr<CUstream_st>,
+) -> Answer<(usize, millpond_simgpu::Stream)> {
     let stream = machine.stream(stream)?;
     capture::refuse_on(machine, stream)?;
     capture::potentially_unsafe(machine)?;
     if machine.stream_state(stream)?.role == Role::Legacy {
         machine.order(stream)?;
     }
-    let sim = machine.stream_state(stream)?.sim;
+    Ok((stream, machine.stream_state(stream)?.sim))
+}
+
+pub(crate) fn query(machine: &mut Machine, stream: Ptr<CUstream_st>) -> Answer {
+    let (_, sim) = asked(machine, stream)?;
     let done = machine.sim.stream_query(sim);
     match machine.judge(done)? {
         true => Ok(()),
@@ -251,13 +259,7 @@ pub(crate) fn query(machine: &mut Machine, stream: Ptr<CUstream_st>) -> Answer {
 }
 
 pub(crate) fn synchronize(machine: &mut Machine, stream: Ptr<CUstream_st>) -> Answer {
-    let stream = machine.stream(stream)?;
-    capture::refuse_on(machine, stream)?;
-    capture::potentially_unsafe(machine)?;
-    if machine.stream_state(stream)?.role == Role::Legacy {
-        machine.order(stream)?;
-    }
-    let sim = machine.stream_state(stream)?.sim;
+    let (stream, sim) = asked(machine, stream)?;
     let done = machine.sim.stream_synchronize(sim);
     machine.judge(done)?;
     let device = machine.stream_device(stream)?;

@@ -1,6 +1,7 @@
 //! Memory calls: reserve, create, map, set access, unmap, release; plain allocation.
 
 use crate::error::Refusal;
+use crate::memory::Memory;
 use crate::oracle::Retire;
 use crate::{Call, ErrorCode, Result, Sim, SimError};
 
@@ -240,14 +241,7 @@ impl Sim {
     ///
     /// Where a device does not exist.
     pub fn peer_access(&self, from: u16, to: u16) -> Result<()> {
-        const CALL: Call = Call::PeerAccess;
-        let inner = &*self.inner;
-        inner.check_device(CALL, from)?;
-        inner.check_device(CALL, to)?;
-        let mut world = inner.world();
-        inner.enter(CALL, from)?;
-        world.memory.enable_peer(from, to);
-        Ok(())
+        self.change_peers(from, to, Memory::enable_peer)
     }
 
     /// Takes that permission back.
@@ -256,13 +250,17 @@ impl Sim {
     ///
     /// Where a device does not exist.
     pub fn peer_access_end(&self, from: u16, to: u16) -> Result<()> {
+        self.change_peers(from, to, Memory::disable_peer)
+    }
+
+    fn change_peers(&self, from: u16, to: u16, change: fn(&mut Memory, u16, u16)) -> Result<()> {
         const CALL: Call = Call::PeerAccess;
         let inner = &*self.inner;
         inner.check_device(CALL, from)?;
         inner.check_device(CALL, to)?;
         let mut world = inner.world();
         inner.enter(CALL, from)?;
-        world.memory.disable_peer(from, to);
+        change(&mut world.memory, from, to);
         Ok(())
     }
 
