@@ -37,6 +37,7 @@
 
 mod block;
 mod buffer;
+mod builder;
 mod cache;
 mod config;
 mod core;
@@ -65,6 +66,7 @@ mod table;
 
 pub use block::StreamId;
 pub use buffer::Buffer;
+pub use builder::Builder;
 pub use config::{Headroom, Reuse};
 pub use driver::DeviceId;
 pub use error::{Error, OutOfMemory, Result, StreamBytes};
@@ -72,7 +74,7 @@ pub use graph::{Capture, GraphMemory};
 #[doc(hidden)]
 pub use level::Level;
 pub use pin::Pin;
-pub use pool::{Builder, Pool};
+pub use pool::Pool;
 pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Stats};
 pub use stream::Stream;
 

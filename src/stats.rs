@@ -16,6 +16,8 @@ pub struct Stats {
     pub cross_stream: CrossStream,
     /// Host memory of the pool's own tables, in bytes.
     pub bookkeeping_bytes: u64,
+    /// Steps of the program that have begun: see [`crate::Pool::begin_step`].
+    pub steps: u64,
     /// Streams whose event queries failed: their memory is not used for others any more.
     pub poisoned_streams: u64,
 }

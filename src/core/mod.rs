@@ -59,6 +59,8 @@ pub struct Core {
     /// Pools and streams that users hold; the last one closes the core.
     handles: AtomicU64,
     closed: AtomicBool,
+    /// Steps of the program that have begun.
+    steps: AtomicU64,
     /// Late frees to come until it is worth looking whether any block is still held.
     late: AtomicI64,
     /// The process that built it.
@@ -109,12 +111,24 @@ impl Core {
             strays: Counters::default(),
             handles: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
             late: AtomicI64::new(0),
             process: fork::generation(),
             anchor: Mutex::new(None),
             stays: AtomicBool::new(false),
             me: Weak::clone(me),
         })
+    }
+
+    /// Another step of the program begins; returns its number.
+    pub fn begin_step(&self) -> u64 {
+        // Relaxed: a number, ordered with nothing.
+        self.steps.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The number of the step that began last; 0 before the first.
+    pub fn step(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
     }
 
     /// A new reference to this core.
