@@ -1,12 +1,14 @@
 //! What a pool is to be like, and how it is built.
 
-use crate::config::{Headroom, Rescue, Reuse, Settings, Watermarks};
+use crate::config::{
+    Caching, Coalescing, Headroom, Preallocation, Recycling, Rescue, Reuse, Settings, Watermarks,
+};
 use crate::core::{Core, Device, Handle};
 use crate::driver::{Caught, DeviceId, Driver};
-use crate::error::{Error, OutOfMemory, Result};
+use crate::error::{Error, LimitedBy, OutOfMemory, Result};
 use crate::fence::Fences;
 use crate::fork;
-use crate::heap::{Addresses, Arena, Blocks, Gauge, Layout};
+use crate::heap::{Addresses, Arena, Blocks, Denied, Gauge, Layout};
 use crate::pool::Pool;
 use crate::shard::Shards;
 use crate::sync::{Arc, Mutex, on_each};
@@ -16,14 +18,12 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Builder {
     driver: Arc<dyn Driver>,
-    reuse: Reuse,
+    settings: Settings,
     headroom: Option<Headroom>,
     capacity: Option<u64>,
     capacities: Vec<(DeviceId, u64)>,
     share: Option<f64>,
     page_bytes: Option<u64>,
-    watermarks: Option<Watermarks>,
-    host_wait: Duration,
     peer_access: bool,
     peers: Vec<(DeviceId, Vec<DeviceId>)>,
     rescue: Option<Rescue>,
@@ -36,14 +36,12 @@ impl Builder {
         fork::watch();
         Self {
             driver,
-            reuse: Reuse::default(),
+            settings: Settings::default(),
             headroom: None,
             capacity: None,
             capacities: Vec::new(),
             share: None,
             page_bytes: None,
-            watermarks: None,
-            host_wait: Duration::from_secs(1),
             peer_access: false,
             peers: Vec::new(),
             rescue: None,
@@ -54,7 +52,7 @@ impl Builder {
     /// When memory that one stream freed may serve another. Default: [`Reuse::Wait`].
     #[must_use]
     pub fn reuse(mut self, reuse: Reuse) -> Self {
-        self.reuse = reuse;
+        self.settings.reuse = reuse;
         self
     }
 
@@ -106,7 +104,46 @@ impl Builder {
     /// Default: idle memory is kept.
     #[must_use]
     pub fn watermarks(mut self, low: u64, high: u64) -> Self {
-        self.watermarks = Some(Watermarks { low: low.min(high), high });
+        self.settings.watermarks = Some(Watermarks { low: low.min(high), high });
+        self
+    }
+
+    /// Whether idle pages are moved to where they are needed before new ones are taken, as the
+    /// headroom says. Without, they move only where there is no other memory. Default: they are.
+    #[must_use]
+    pub fn stitching(mut self, on: bool) -> Self {
+        self.settings.stitching = on;
+        self
+    }
+
+    /// What becomes of a block between its free and its next use. All but [`Caching::Open`] tell the
+    /// arena of every free and do without the threads' own bins. Default: [`Caching::Open`].
+    #[must_use]
+    pub fn caching(mut self, caching: Caching) -> Self {
+        self.settings.caching = caching;
+        self
+    }
+
+    /// Delayed recycling: freed blocks wait, whole, and go back to the heap by the bounds given. With
+    /// [`Caching::Off`] they wait without being used. Default: none; the heap has them at once.
+    #[must_use]
+    pub fn recycling(mut self, recycling: Recycling) -> Self {
+        self.settings.recycling = Some(recycling);
+        self
+    }
+
+    /// When free memory is merged, other than what a cache or delayed recycling keeps whole. Default:
+    /// [`Coalescing::OnDemand`].
+    #[must_use]
+    pub fn coalescing(mut self, coalescing: Coalescing) -> Self {
+        self.settings.coalescing = coalescing;
+        self
+    }
+
+    /// When memory is taken from the driver. Default: when a request needs it.
+    #[must_use]
+    pub fn preallocation(mut self, preallocation: Preallocation) -> Self {
+        self.settings.preallocation = preallocation;
         self
     }
 
@@ -145,15 +182,15 @@ impl Builder {
     #[must_use]
     pub fn host_wait(mut self, timeout: Duration) -> Self {
         // Nobody waits longer, and deadlines stay within what the clock can say.
-        self.host_wait = timeout.min(Duration::from_secs(1 << 32));
+        self.settings.host_wait = timeout.min(Duration::from_secs(1 << 32));
         self
     }
 
     /// Builds the pool: reserves address space on every device that has virtual memory management,
-    /// seven times its memory, and takes no memory yet.
+    /// seven times its memory, and takes memory only where [`Builder::preallocation`] says so.
     ///
     /// # Errors
-    /// [`Error::Driver`] when a device cannot be asked, has no address space left, or cannot be touched
+    /// [`Error::Driver`] when a device cannot be asked, has not the memory of a fixed or initial size, has no address space left, or cannot be touched
     /// by one that was to; [`Error::NoSuchDevice`] when [`Builder::device_peers`] named one;
     /// [`Error::Forked`] when the process has forked since the builder got its driver.
     pub fn build(self) -> Result<Pool> {
@@ -179,14 +216,12 @@ impl Builder {
         }
         if let Some(error) = failure {
             for device in devices {
-                if let Some((address, bytes)) = device.reservation {
-                    let _ = driver.unreserve(device.id, address, bytes);
-                }
+                device.give_back(&driver);
             }
             return Err(error);
         }
         let devices = devices.into_iter().map(Arc::new).collect();
-        let core = Core::new(self.driver, fences, devices, self.reuse, self.rescue);
+        let core = Core::new(self.driver, fences, devices, &self.settings, self.rescue);
         Ok(Pool::of(Handle::new(core)))
     }
 
@@ -224,13 +259,17 @@ impl Builder {
             (None, Some(_)) => Headroom::Unbounded,
             (None, None) => Headroom::Automatic,
         };
-        let settings = Settings {
-            reuse: self.reuse,
-            headroom,
-            watermarks: self.watermarks,
-            host_wait: self.host_wait,
-        };
-        let limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
+        let mut settings = Settings { headroom, ..self.settings };
+        if asked.is_some_and(|bytes| bytes < info.memory_bytes) {
+            settings.limited_by = LimitedBy::Capacity;
+        }
+        let mut limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
+        if let Preallocation::Fixed { bytes } = settings.preallocation {
+            let fixed = bytes.min(i64::MAX as u64).next_multiple_of(page_bytes);
+            if fixed <= limit {
+                (limit, settings.limited_by) = (fixed, LimitedBy::FixedSize);
+            }
+        }
         let access = self.access(id);
         let (addresses, reservation, blocks) = if info.virtual_memory {
             // Address space is cheap: enough that holes never force a move, nor the places that pages
@@ -262,7 +301,8 @@ impl Builder {
         )
         .ok_or(Error::TooManyBlocks { device: id })?;
         arena.set_access(access);
-        Ok(Device {
+        let laid_in = arena.preallocate();
+        let device = Device {
             id,
             blocks,
             arena: Mutex::new(arena),
@@ -270,6 +310,17 @@ impl Builder {
             gauge,
             limit,
             reservation,
-        })
+        };
+        match laid_in {
+            Ok(()) => Ok(device),
+            Err(denied) => {
+                device.give_back(driver);
+                Err(match denied {
+                    Denied::Driver(error) => error.into(),
+                    Denied::Descriptors => Error::TooManyBlocks { device: id },
+                    Denied::OutOfMemory(report) => Error::OutOfMemory(report),
+                })
+            }
+        }
     }
 }

@@ -105,6 +105,8 @@ pub struct OutOfMemory {
     pub reserved: u64,
     /// Most physical bytes the pool may take.
     pub limit: u64,
+    /// Why it may take no more.
+    pub limited_by: LimitedBy,
     /// Bytes of extents that nobody holds.
     pub free: u64,
     /// Those of the free bytes that lay in caches before everything was claimed for the request.
@@ -118,6 +120,31 @@ pub struct OutOfMemory {
     /// Free bytes that wait for work, by stream, the most first. Memory that waits for several
     /// streams counts for each.
     pub pending: Vec<StreamBytes>,
+}
+
+/// Why a pool takes no more of a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitedBy {
+    /// The device has no more.
+    Device,
+    /// It was given a capacity.
+    Capacity,
+    /// It was given a fixed size.
+    FixedSize,
+    /// The driver had nothing left when it was last asked.
+    Driver,
+}
+
+impl fmt::Display for LimitedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Device => "all that the device has",
+            Self::Capacity => "the capacity set",
+            Self::FixedSize => "the pool's fixed size",
+            Self::Driver => "the driver has nothing left",
+        })
+    }
 }
 
 /// Bytes that have to do with a stream.
@@ -149,7 +176,8 @@ impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, stream, requested, live, reserved, limit, free, .. } = self;
         write!(f, "{device} is out of memory: {stream} asked for {requested} bytes; ")?;
-        write!(f, "of {limit} bytes {reserved} are reserved, {live} live, {free} free")?;
+        write!(f, "of {limit} bytes ({}) {reserved} are reserved, ", self.limited_by)?;
+        write!(f, "{live} live, {free} free")?;
         write!(f, " ({} of them in caches, the largest extent {}", self.cached, self.largest_free)?;
         write!(f, "; {} wait for work in flight)", self.in_flight)?;
         if !self.held.is_empty() {

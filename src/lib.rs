@@ -57,6 +57,7 @@ mod lease;
 mod level;
 mod pin;
 mod pool;
+mod recycle;
 mod shard;
 pub mod size;
 mod stats;
@@ -67,15 +68,18 @@ mod table;
 pub use block::StreamId;
 pub use buffer::Buffer;
 pub use builder::Builder;
-pub use config::{Headroom, Reuse};
+pub use config::{
+    Bucket, BucketLimit, Buckets, Caching, Coalescing, Growth, Headroom, Preallocation, Recycling,
+    Reuse,
+};
 pub use driver::DeviceId;
-pub use error::{Error, OutOfMemory, Result, StreamBytes};
+pub use error::{Error, LimitedBy, OutOfMemory, Result, StreamBytes};
 pub use graph::{Capture, GraphMemory};
 #[doc(hidden)]
 pub use level::Level;
 pub use pin::Pin;
 pub use pool::Pool;
-pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Stats};
+pub use stats::{BucketStats, CrossStream, DeviceStats, Hits, Ladder, Merging, Stats};
 pub use stream::Stream;
 
 /// The README's program, compiled and run.

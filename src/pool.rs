@@ -1,13 +1,15 @@
 //! The pool, as users hold it.
 
 use crate::builder::Builder;
+use crate::config::Bucket;
 use crate::core::{Enter, Handle};
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
+use crate::heap::Held;
 use crate::level::Level;
 use crate::pin::Pin;
-use crate::stats::{Counters, CrossStream, DeviceStats, Hits, Stats};
+use crate::stats::{BucketStats, Counters, CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
 use crate::sync::{Arc, Ordering, lock, on_each};
 use std::fmt;
@@ -209,8 +211,18 @@ impl Pool {
         let core = &*self.0;
         let forked = core.is_forked();
         let mut hits = Hits::default();
+        let mut buckets =
+            Bucket::ALL.map(|bucket| BucketStats { bucket, requests: 0, hits: 0, cached_bytes: 0 });
         let add = |counters: &Counters| {
-            hits.thread += counters.thread_hits.load(Ordering::Relaxed);
+            let thread = counters.thread_hits.load(Ordering::Relaxed);
+            hits.thread += thread;
+            for bucket in &mut buckets {
+                let at = bucket.bucket as usize;
+                // All of a thread's bins are of small blocks.
+                let thread = if bucket.bucket == Bucket::Small { thread } else { 0 };
+                bucket.requests += thread + counters.requests[at].load(Ordering::Relaxed);
+                bucket.hits += thread + counters.cache_hits[at].load(Ordering::Relaxed);
+            }
             hits.stream += counters.stream_hits.load(Ordering::Relaxed);
             hits.shard += counters.shard_hits.load(Ordering::Relaxed);
             hits.heap += counters.heap_hits.load(Ordering::Relaxed);
@@ -218,14 +230,26 @@ impl Pool {
         if !forked {
             core.for_each_counters(add);
         }
-        let devices = on_each(&core.devices, |device| DeviceStats {
+        let held = on_each(&core.devices, |device| match forked {
+            true => Held::default(),
+            false => core.held(device),
+        });
+        for bucket in &mut buckets {
+            let at = bucket.bucket as usize;
+            bucket.cached_bytes = held.iter().map(|held| held.cached[at]).sum();
+            bucket.hits +=
+                core.devices.iter().map(|device| device.gauge.reused(bucket.bucket)).sum::<u64>();
+        }
+        let devices = core.devices.iter().zip(&held).map(|(device, held)| DeviceStats {
             device: device.id,
-            live_bytes: if forked { 0 } else { core.live_bytes(device) },
+            live_bytes: held.live,
             reserved_bytes: device.gauge.reserved(),
             peak_reserved_bytes: device.gauge.peak(),
             limit_bytes: device.limit,
             ladder: device.gauge.ladder(),
+            merging: device.gauge.merging(),
         });
+        let devices = devices.collect();
         let cross_stream = CrossStream {
             hits: core.devices.iter().map(|device| device.gauge.cross_hits()).sum(),
             waits: core.fences.waits(),
@@ -233,6 +257,7 @@ impl Pool {
         Stats {
             devices,
             hits,
+            buckets,
             cross_stream,
             bookkeeping_bytes: if forked { 0 } else { core.bookkeeping() },
             steps: core.step(),

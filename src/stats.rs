@@ -1,5 +1,6 @@
 //! Counters, and what they add up to.
 
+use crate::config::{BUCKETS, Bucket};
 use crate::driver::DeviceId;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -12,6 +13,8 @@ pub struct Stats {
     pub devices: Vec<DeviceStats>,
     /// Allocations by the layer that served them.
     pub hits: Hits,
+    /// Reuse by size: below 1 MiB, to 100 MiB, above.
+    pub buckets: [BucketStats; BUCKETS],
     /// Reuse across streams.
     pub cross_stream: CrossStream,
     /// Host memory of the pool's own tables, in bytes.
@@ -38,6 +41,48 @@ pub struct DeviceStats {
     pub limit_bytes: u64,
     /// How requests that no cache could serve were served.
     pub ladder: Ladder,
+    /// What merging free memory came to, and cost.
+    pub merging: Merging,
+}
+
+/// Requests of a bucket of sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BucketStats {
+    /// Which.
+    pub bucket: Bucket,
+    /// Requests that were served.
+    pub requests: u64,
+    /// Those served from a freed block as it was: by a cache, or whole by the heap.
+    pub hits: u64,
+    /// Bytes of freed blocks that lie in caches, over all devices.
+    pub cached_bytes: u64,
+}
+
+impl BucketStats {
+    /// Share of the requests that a freed block served as it was, from 0 to 1.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        if self.requests == 0 { 0.0 } else { self.hits as f64 / self.requests as f64 }
+    }
+}
+
+/// What merging free memory came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Merging {
+    /// Times that two neighbours became one.
+    pub merges: u64,
+    /// Times that much was merged at once, and the host's time for it. Counted where
+    /// [`crate::Builder::caching`], [`crate::Builder::recycling`] or [`crate::Builder::coalescing`] is
+    /// not the default.
+    pub passes: u64,
+    /// In nanoseconds.
+    pub pass_ns: u64,
+    /// Blocks that had waited in a cache, and went back to the heap by a bound of it.
+    pub recycled_blocks: u64,
+    /// Their bytes.
+    pub recycled_bytes: u64,
 }
 
 /// How requests that no cache could serve were served, least harm first.
@@ -95,6 +140,9 @@ pub struct Counters {
     pub stream_hits: AtomicU64,
     pub shard_hits: AtomicU64,
     pub heap_hits: AtomicU64,
+    /// By bucket, without hits in the thread's bins: requests, and those that a cache served.
+    pub requests: [AtomicU64; BUCKETS],
+    pub cache_hits: [AtomicU64; BUCKETS],
 }
 
 /// Adds to a counter that only this thread writes: no read-modify-write instruction.

@@ -153,8 +153,8 @@ impl Pond {
         let settings = Settings {
             reuse,
             headroom: Headroom::Share(0.0),
-            watermarks: None,
             host_wait: Duration::ZERO,
+            ..Settings::default()
         };
         let arena = Arena::new(
             driver.clone(),
@@ -176,7 +176,7 @@ impl Pond {
             reservation: Some((base, 0)),
         };
         let devices = Box::new([Arc::new(device)]);
-        let core = Core::new(driver, streams.fences.clone(), devices, reuse, None);
+        let core = Core::new(driver, streams.fences.clone(), devices, &settings, None);
         Arc::new(Self { streams, core })
     }
 

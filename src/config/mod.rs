@@ -1,6 +1,15 @@
 //! What can be set when a pool is built.
 
-use crate::error::OutOfMemory;
+mod caching;
+mod preallocation;
+mod recycling;
+
+pub(crate) use caching::BUCKETS;
+pub use caching::{Bucket, BucketLimit, Buckets, Caching, Coalescing};
+pub use preallocation::{Growth, Preallocation};
+pub use recycling::Recycling;
+
+use crate::error::{LimitedBy, OutOfMemory};
 use crate::sync::Arc;
 use std::fmt;
 use std::time::Duration;
@@ -55,12 +64,62 @@ impl fmt::Debug for Rescue {
     }
 }
 
-/// The settings that the heap needs.
+/// What holds for every device, and the rest of what its heap needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub reuse: Reuse,
     pub headroom: Headroom,
+    /// Whether pages are moved before new ones are taken.
+    pub stitching: bool,
+    pub caching: Caching,
+    pub coalescing: Coalescing,
+    pub recycling: Option<Recycling>,
+    pub preallocation: Preallocation,
+    pub limited_by: LimitedBy,
     pub watermarks: Option<Watermarks>,
     /// How long a miss may wait on the host for fences before it reports out-of-memory.
     pub host_wait: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            reuse: Reuse::default(),
+            headroom: Headroom::default(),
+            stitching: true,
+            caching: Caching::default(),
+            coalescing: Coalescing::default(),
+            recycling: None,
+            preallocation: Preallocation::default(),
+            limited_by: LimitedBy::Device,
+            watermarks: None,
+            host_wait: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What the caches keep of a freed block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Its hint, as close to its thread as can be.
+    Hints,
+    /// Its hint; and the arena is told of each.
+    Noted,
+    /// Nothing; and the arena is told of each.
+    Nothing,
+}
+
+impl Settings {
+    /// What the caches keep.
+    pub fn kept(&self) -> Kept {
+        match (self.caching, self.coalescing) {
+            (Caching::Off, _) => Kept::Nothing,
+            (Caching::Open, Coalescing::OnDemand | Coalescing::Batched { .. })
+                if self.recycling.is_none() =>
+            {
+                Kept::Hints
+            }
+            _ => Kept::Noted,
+        }
+    }
 }

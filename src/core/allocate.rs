@@ -4,10 +4,10 @@ use super::{Core, Device, Enter, Grant};
 use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::Probe;
 use crate::cache::thread::Entry;
-use crate::config::Reuse;
+use crate::config::{Bucket, Reuse};
 use crate::error::{Error, Result};
 use crate::fence::Asked;
-use crate::heap::{Arena, Denied, Request, Rung};
+use crate::heap::{Arena, Denied, Held, Request, Rung};
 use crate::lease::{self, Lease};
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
@@ -61,10 +61,14 @@ impl Core {
         let granted = size::granted(bytes);
         let key = granted / QUANTUM;
         let lease = lease::get(self);
-        if let (Some(cache), true) = (lease, size::is_small(bytes)) {
+        if let (Some(cache), true) = (lease, size::is_small(bytes) && !self.notes_all) {
             self.want(cache, stream, size::class_of(bytes));
         }
-        let (grant, layer) = match self.find_cached(lease, device, stream, key) {
+        let cached = match self.uncached {
+            true => None,
+            false => self.find_cached(lease, device, stream, key),
+        };
+        let (grant, layer) = match cached {
             Some(found) => found,
             None => {
                 let request = Request { stream, bytes: granted, requested: bytes };
@@ -72,10 +76,19 @@ impl Core {
             }
         };
         grant.block.set_requested(bytes);
-        match lease {
-            Some(cache) => bump(layer.counter(&cache.counters), 1),
-            None => {
-                layer.counter(&self.strays).fetch_add(1, Ordering::Relaxed);
+        let bucket = Bucket::of(bytes) as usize;
+        let counters = lease.map_or(&self.strays, |cache| &cache.counters);
+        let counts = [
+            Some(layer.counter(counters)),
+            Some(&counters.requests[bucket]),
+            (layer != Layer::Heap).then(|| &counters.cache_hits[bucket]),
+        ];
+        for counter in counts.into_iter().flatten() {
+            match lease {
+                Some(_) => bump(counter, 1),
+                None => {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
         Ok(grant)
@@ -216,14 +229,14 @@ impl Core {
         }
     }
 
-    /// Requested bytes of the blocks that users hold on a device. Walks the arena.
-    pub fn live_bytes(&self, device: &Device) -> u64 {
-        lock(&device.arena).live_bytes()
+    /// What users hold of a device, and what lies in caches. Walks the arena.
+    pub fn held(&self, device: &Device) -> Held {
+        lock(&device.arena).held()
     }
 }
 
 /// Where an allocation was served.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Layer {
     Stream,
     Shard,

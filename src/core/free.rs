@@ -64,8 +64,8 @@ impl Core {
             block.stamp_own(self.fences.stamp(stream));
         }
         // A large block is in the arena's index, or goes there by a note: exactly one is pushed
-        // for each time the flag is set.
-        let large = !size::is_small(bytes);
+        // for each time the flag is set. So does a small one where all are to be noted.
+        let large = self.notes_all || !size::is_small(bytes);
         loop {
             let flags = if large { Word::INDEXED } else { 0 };
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
@@ -84,6 +84,9 @@ impl Core {
         }
         if self.closed.load(Ordering::Acquire) {
             self.settle_late_free();
+            return;
+        }
+        if self.uncached {
             return;
         }
         let own = !uses && !self.fences.has_ended(stream);

@@ -1,7 +1,7 @@
 //! The end of a pool: the last handle closes it, the last block gives the memory back.
 
-use super::Core;
-use crate::driver::Driver;
+use super::{Core, Device};
+use crate::driver::{Caught, Driver};
 use crate::sync::{Arc, Ordering, fence, lock};
 
 impl Core {
@@ -57,18 +57,26 @@ impl Core {
         // One after the other: a pool may be closed on any thread, also on one of a thread pool's,
         // which must not run other tasks while it holds the anchor.
         for device in &self.devices {
-            if lock(&device.arena).empty()
-                && let Some((address, bytes)) = device.reservation
-            {
-                // Refused only by a driver that is going away, and the reservation with it.
-                let _ = self.driver.unreserve(device.id, address, bytes);
-            }
+            device.give_back(&self.driver);
         }
         self.fences.destroy();
         // Callers keep the core alive by a handle, a lease or a reference of their own.
         let last = anchor.take();
         drop(anchor);
         drop(last);
+    }
+}
+
+impl Device {
+    /// Gives all memory back to the driver, as far as its work is over; and the addresses, if nothing
+    /// is left there.
+    pub fn give_back(&self, driver: &Caught) {
+        if lock(&self.arena).empty()
+            && let Some((address, bytes)) = self.reservation
+        {
+            // Refused only by a driver that is going away, and the reservation with it.
+            let _ = driver.unreserve(self.id, address, bytes);
+        }
     }
 }
 

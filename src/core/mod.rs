@@ -19,7 +19,7 @@ pub use life::Handle;
 use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::HintCache;
 use crate::cache::thread::ThreadCache;
-use crate::config::{Rescue, Reuse};
+use crate::config::{Kept, Rescue, Reuse, Settings};
 use crate::driver::{Caught, DeviceId, Driver};
 use crate::error::{Error, Result};
 use crate::fence::Fences;
@@ -50,6 +50,10 @@ pub struct Core {
     pub devices: Box<[Arc<Device>]>,
     caches: Table<HintCache>,
     pub reuse: Reuse,
+    /// Every free leaves a note, and no thread keeps bins.
+    notes_all: bool,
+    /// Nothing is filed in caches.
+    uncached: bool,
     /// Called when a device is out of memory.
     rescue: Option<Rescue>,
     /// Every thread cache ever leased, and those that no thread holds now.
@@ -97,7 +101,7 @@ impl Core {
         driver: Arc<dyn Driver>,
         fences: Arc<Fences>,
         devices: Box<[Arc<Device>]>,
-        reuse: Reuse,
+        settings: &Settings,
         rescue: Option<Rescue>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
@@ -105,7 +109,9 @@ impl Core {
             fences,
             devices,
             caches: Table::new(1 << 16),
-            reuse,
+            reuse: settings.reuse,
+            notes_all: settings.kept() != Kept::Hints,
+            uncached: settings.kept() == Kept::Nothing,
             rescue,
             leases: Mutex::new(Leases::default()),
             strays: Counters::default(),
@@ -123,7 +129,18 @@ impl Core {
     /// Another step of the program begins; returns its number.
     pub fn begin_step(&self) -> u64 {
         // Relaxed: a number, ordered with nothing.
-        self.steps.fetch_add(1, Ordering::Relaxed) + 1
+        let step = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
+        for device in &self.devices {
+            device.gauge.set_step(step);
+            if self.notes_all
+                && !self.is_forked()
+                // A thread that is in the arena looks at ages itself.
+                && let Ok(mut arena) = device.arena.try_lock()
+            {
+                arena.begin_step();
+            }
+        }
+        step
     }
 
     /// The number of the step that began last; 0 before the first.

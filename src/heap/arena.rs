@@ -9,12 +9,14 @@ use super::pages::Pages;
 use super::plain::Plain;
 use super::plan::{Bound, Survey};
 use super::supply::Supply;
+use super::waiting::Keeping;
 use super::{ADDRESSES, Blocks};
 use crate::block::{Descriptor, State, StreamId, Word};
 use crate::config::{Reuse, Settings};
 use crate::driver::{DeviceId, Driver, DriverError};
 use crate::error::OutOfMemory;
 use crate::fence::{Asked, Fences};
+use crate::recycle::Recycler;
 use crate::size;
 use crate::sync::Arc;
 
@@ -74,9 +76,12 @@ pub struct Arena {
     pub(super) peak_live: u64,
     /// Misses until the watermarks count again.
     pub(super) until_relief: u32,
-    /// A survey's memory, kept for the next; and that of `merge_listed`.
+    /// What is left as it was freed.
+    pub(super) keeping: Keeping,
+    /// A survey's memory, kept for the next; and that of `merge_listed` and `read_notes`.
     pub(super) scratch: Survey,
     listed: Vec<(u64, u32)>,
+    noted: Vec<u32>,
 }
 
 /// What a miss asks for.
@@ -134,8 +139,10 @@ impl Arena {
             inquiry: None,
             peak_live: 0,
             until_relief: 0,
+            keeping: Keeping::new(Recycler::new(&settings)),
             scratch: Survey::default(),
             listed: Vec::new(),
+            noted: Vec::new(),
         };
         let (small, large) = match layout.addresses {
             Addresses::Reserved { small, large } => ((base, small), (base + small, large)),
@@ -156,7 +163,11 @@ impl Arena {
 
     /// Serves a miss: a live block, its descriptor's index and word.
     pub fn allocate(&mut self, request: Request) -> Result<(u32, Word), Denied> {
+        let before = self.supply.reserved();
         let outcome = self.climb(request);
+        if !size::is_small(request.bytes) {
+            self.grow_beyond(before);
+        }
         self.relieve();
         outcome
     }
@@ -175,6 +186,7 @@ impl Arena {
         self.supply.forgive();
         self.inquiry = self.new_inquiry();
         self.read_notes();
+        self.recycle();
         self.inquiry = None;
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
@@ -187,10 +199,8 @@ impl Arena {
         }
         // Small blocks leave no notes, and large ones that came and went since theirs was read may
         // have got free neighbours: before more is done, everything is merged.
-        let merged = match region {
-            SMALL => self.merge_all(region),
-            _ => self.merge_listed(region),
-        };
+        let merges = self.merges_now();
+        let merged = merges && self.merge(region);
         if merged && let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(taken);
         }
@@ -205,6 +215,16 @@ impl Arena {
         }
         if let Some(taken) = self.grow(region, request, ask, Bound::Budget)? {
             return Ok(taken);
+        }
+        // What was left whole gives way before anybody waits, or more memory is taken.
+        let mut unmerged = !merges;
+        while std::mem::take(&mut unmerged) && self.merge(region) || self.evict(request) {
+            if let Some(taken) = self.fit(region, request, ask)? {
+                return Ok(taken);
+            }
+            if let Some(taken) = self.grow(region, request, ask, Bound::Budget)? {
+                return Ok(taken);
+            }
         }
         if self.settings.reuse == Reuse::Wait {
             if let Some(taken) = self.fit(region, request, Effort::Wait)? {
@@ -228,12 +248,20 @@ impl Arena {
     /// Brings the index up to date with what was freed since the arena last looked: merged with a
     /// free neighbour, or else listed as it is, so that its own stream may still find it.
     pub(super) fn read_notes(&mut self) {
+        let mut noted = std::mem::take(&mut self.noted);
         let mut index = self.blocks.take_notes();
         while index != 0 {
+            noted.push(index);
+            index = self.block(index).note.load(crate::sync::Ordering::Relaxed);
+        }
+        if self.keeps() {
+            // The last note comes first, and what waits is to do so in the order of the frees.
+            noted.reverse();
+        }
+        for index in noted.drain(..) {
             let block = self.block(index);
-            let next = block.note.load(crate::sync::Ordering::Relaxed);
             match block.word().state() {
-                // Merged away while its note waited: only now is its link free for reuse.
+                // Merged away before its note was read: only now may it be reused.
                 State::Spare => {
                     block.set_indexed(false);
                     self.spares.push(index);
@@ -245,19 +273,16 @@ impl Arena {
                     }
                 }
             }
-            index = next;
         }
+        self.noted = noted;
     }
 
-    /// A cached block whose note was just read.
-    fn take_in(&mut self, index: u32) {
-        let seen = self.block(index).word();
-        if self.has_mergeable_neighbour(index) && self.claim(index, seen) {
-            self.block(index).set_indexed(false);
-            self.settle(index, State::Free);
-        } else {
-            self.enlist(index, List::Cached);
-        }
+    /// Merges what may be merged before a miss goes on. Says whether anything changed.
+    fn merge(&mut self, region: u8) -> bool {
+        self.in_a_pass(|arena| match region {
+            SMALL => arena.merge_all(region),
+            _ => arena.merge_listed(region),
+        })
     }
 
     /// Takes a block that its user's side has claimed out of the index; its next free notes it.
@@ -316,7 +341,7 @@ impl Arena {
     fn merge_one(&mut self, index: u32) -> Option<u32> {
         let seen = self.block(index).word();
         let worth = match seen.state() {
-            State::Cached => true,
+            State::Cached => self.merges_cached(),
             State::Free => self.has_mergeable_neighbour(index),
             _ => false,
         };
@@ -332,17 +357,6 @@ impl Arena {
                 index = self.links[index as usize].next;
             }
         }
-    }
-
-    /// Requested bytes of the blocks that users hold.
-    pub fn live_bytes(&self) -> u64 {
-        let mut live = 0;
-        self.for_each_extent(|_, block| {
-            if block.word().state() == State::Live {
-                live += block.requested();
-            }
-        });
-        live
     }
 
     /// Host memory held, in bytes.

@@ -140,6 +140,7 @@ impl Arena {
     /// Merges claimed extent `right` into claimed extent `left`, its neighbour below.
     fn absorb(&mut self, left: u32, right: u32, fences: &FenceSet) {
         self.block(left).set_fences(fences);
+        self.supply.gauge().count_merge();
         self.absorb_fresh(left, right);
     }
 
@@ -207,7 +208,8 @@ impl Arena {
     fn mergeable(&self, hole: bool, seen: State, upper: u32) -> bool {
         match seen {
             State::Hole => hole,
-            State::Free | State::Cached => !hole && !self.is_border(upper),
+            State::Free => !hole && !self.is_border(upper),
+            State::Cached => !hole && self.merges_cached() && !self.is_border(upper),
             _ => false,
         }
     }

@@ -3,6 +3,7 @@
 use super::arena::{Arena, Denied, Request};
 use super::extent::List;
 use super::gauge::Rung;
+use super::index::bin_of;
 use crate::block::{State, StreamId, Word};
 use crate::fence::Asked;
 use crate::size;
@@ -82,6 +83,8 @@ impl Arena {
                 self.count(effort.rung(), foreign);
                 return self.hand_out(block, request, Some(index)).map(Some);
             }
+            // What was kept whole stays so.
+            let whole = seen.state() == State::Cached && (size == request.bytes || self.keeps());
             if !self.claim(index, seen) {
                 continue;
             }
@@ -90,6 +93,10 @@ impl Arena {
                 continue;
             }
             self.count(effort.rung(), foreign);
+            if whole {
+                self.supply.gauge().count_reused(request.bytes);
+                return self.hand_out(index, request, None).map(Some);
+            }
             return self.cut(index, request).map(Some);
         }
     }
@@ -104,7 +111,9 @@ impl Arena {
         effort: Effort,
         asked: &mut Asked,
     ) -> Option<Candidate> {
+        let most = if list == List::Cached { self.most_waiting(request.bytes) } else { u64::MAX };
         let mut bin = self.regions[usize::from(region)].index(list).first_bin(request.bytes);
+        bin = bin.filter(|_| most >= request.bytes);
         while let Some(current) = bin {
             let mut best: Option<Candidate> = None;
             let mut index = self.regions[usize::from(region)].index(list).head(current);
@@ -118,7 +127,7 @@ impl Arena {
                         let (ours, theirs) = (self.block(index), self.block(best.index));
                         (size, ours.address()) < (best.size, theirs.address())
                     };
-                    if size >= request.bytes
+                    if (request.bytes..=most).contains(&size)
                         && best.is_none_or(better)
                         && self.usable(index, request.stream, effort, asked)
                     {
@@ -133,6 +142,7 @@ impl Arena {
                 return best;
             }
             bin = self.regions[usize::from(region)].index(list).bin_after(current);
+            bin = bin.filter(|&next| next <= bin_of(most));
         }
         None
     }

@@ -1,7 +1,9 @@
 //! A device's figures, readable by anybody at any time.
 
-use crate::stats::Ladder;
+use crate::config::{BUCKETS, Bucket};
+use crate::stats::{Ladder, Merging, bump};
 use crate::sync::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How a miss was served, or what it took: least harm first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,15 @@ pub struct Gauge {
     /// Allocations served with memory that another stream used last.
     cross_hits: AtomicU64,
     rungs: [AtomicU64; Rung::COUNT],
+    /// The program's step, as it was last told.
+    step: AtomicU64,
+    /// Requests that the heap served from a cached block as it was, by bucket.
+    reused: [AtomicU64; BUCKETS],
+    merges: AtomicU64,
+    passes: AtomicU64,
+    merge_ns: AtomicU64,
+    recycled_blocks: AtomicU64,
+    recycled_bytes: AtomicU64,
 }
 
 // Relaxed throughout: statistics, ordered with nothing.
@@ -57,6 +68,50 @@ impl Gauge {
 
     pub fn count(&self, rung: Rung) {
         self.rungs[rung as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn set_step(&self, step: u64) {
+        self.step.store(step, Ordering::Relaxed);
+    }
+
+    pub fn step(&self) -> u64 {
+        self.step.load(Ordering::Relaxed)
+    }
+
+    /// A request of `bytes` was served from a cached block as it was.
+    pub(super) fn count_reused(&self, bytes: u64) {
+        bump(&self.reused[Bucket::of(bytes) as usize], 1);
+    }
+
+    pub fn reused(&self, bucket: Bucket) -> u64 {
+        self.reused[bucket as usize].load(Ordering::Relaxed)
+    }
+
+    /// Two extents became one.
+    pub(super) fn count_merge(&self) {
+        bump(&self.merges, 1);
+    }
+
+    /// Extents were merged all at once, which took `time`.
+    pub(super) fn count_pass(&self, time: Duration) {
+        bump(&self.passes, 1);
+        bump(&self.merge_ns, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// A block that waited went back to the heap.
+    pub(super) fn count_recycled(&self, bytes: u64) {
+        bump(&self.recycled_blocks, 1);
+        bump(&self.recycled_bytes, bytes);
+    }
+
+    pub fn merging(&self) -> Merging {
+        Merging {
+            merges: self.merges.load(Ordering::Relaxed),
+            passes: self.passes.load(Ordering::Relaxed),
+            pass_ns: self.merge_ns.load(Ordering::Relaxed),
+            recycled_blocks: self.recycled_blocks.load(Ordering::Relaxed),
+            recycled_bytes: self.recycled_bytes.load(Ordering::Relaxed),
+        }
     }
 
     pub fn ladder(&self) -> Ladder {

@@ -14,6 +14,7 @@ mod check;
 mod extent;
 mod fit;
 mod gauge;
+mod growth;
 mod index;
 mod map;
 mod pages;
@@ -26,10 +27,12 @@ mod segments;
 mod shortage;
 mod stitch;
 mod supply;
+mod waiting;
 mod window;
 
 pub use arena::{Addresses, Arena, Denied, Layout, Request};
 pub use gauge::{Gauge, Rung};
+pub use shortage::Held;
 
 use crate::block::{Descriptor, Hint, Word};
 use crate::sync::{AtomicU32, Ordering};

@@ -117,6 +117,11 @@ impl Pages {
             .then(|| (at.page, home.checked_sub(1).map(|home| home as usize)))
     }
 
+    /// Whether no page is mapped at a place.
+    pub fn is_untouched(&self, place: usize) -> bool {
+        self.places.get(place).page == 0
+    }
+
     /// The fence to wait for before another page can be mapped at a place.
     pub fn in_the_way(&self, place: usize) -> Option<Fence> {
         let at = self.places.get(place);

@@ -78,7 +78,7 @@ impl Arena {
     }
 
     /// Takes a segment: a claimed extent.
-    fn add_segment(&mut self, region: u8, bytes: u64) -> Result<u32, Denied> {
+    pub(super) fn add_segment(&mut self, region: u8, bytes: u64) -> Result<u32, Denied> {
         let taken = self.supply.take(bytes, |driver, device| driver.allocate(device, bytes));
         let address = taken.map_err(Denied::Driver)?;
         match self.fill_hole(region, address, bytes) {

@@ -135,7 +135,7 @@ impl Arena {
     /// Looks at what is idle, and usable for a request with this effort.
     pub(super) fn survey(&mut self, request: Request, effort: Effort, asked: &mut Asked) -> Survey {
         self.survey_with(|arena, index, state| {
-            (effort > Effort::Uncached || state == State::Free)
+            (effort > Effort::Uncached && !arena.keeps() || state == State::Free)
                 && arena.usable(index, request.stream, effort, asked)
         })
     }
@@ -230,12 +230,14 @@ impl Arena {
         let peak = self.peak_live.max(survey.live + request.bytes);
         plan.fresh = open.min(self.supply.room(self.budget(region, peak, survey.pending)) / page);
         open -= plan.fresh;
-        if open > 0 {
+        let room = self.supply.room(self.supply.limit()) / page;
+        // Without stitching only where there is nothing else.
+        if open > 0 && (self.settings.stitching || plan.fresh + open > room) {
             open = self.choose_givers(runs, &mut plan, open);
         }
         if open > 0 {
             plan.fresh += open;
-            if bound == Bound::Budget || plan.fresh > self.supply.room(self.supply.limit()) / page {
+            if bound == Bound::Budget || plan.fresh > room {
                 return None;
             }
         }

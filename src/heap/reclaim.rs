@@ -9,7 +9,7 @@ use super::fit::Effort;
 use super::gauge::Rung;
 use super::plan::Bound;
 use crate::block::{Fence, State, Word};
-use crate::config::Reuse;
+use crate::config::{Preallocation, Reuse};
 use crate::driver::DriverResult;
 use crate::fence::Earliest;
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ impl Arena {
                 }
                 // What was taken in vain is not kept from others; what the driver does not take
                 // back stays spare.
-                if !self.fences.is_capturing(self.supply.device) {
+                if !self.is_fixed() && !self.fences.is_capturing(self.supply.device) {
                     let _ = self.pages.release_spare(&mut self.supply, u64::MAX);
                 }
                 return Err(self.out_of_memory(request, cached));
@@ -93,9 +93,14 @@ impl Arena {
         }
     }
 
+    /// Nothing is kept whole any more.
     fn merge_everywhere(&mut self) {
-        self.merge_all(SMALL);
-        self.merge_all(LARGE);
+        self.keeping.pressed = true;
+        self.in_a_pass(|arena| {
+            arena.merge_all(SMALL);
+            arena.merge_all(LARGE);
+        });
+        self.keeping.pressed = false;
     }
 
     /// The earliest fence of each stream that idle memory waits for.
@@ -149,7 +154,7 @@ impl Arena {
     /// Gives idle memory back when more is held than the high watermark. A walk over everything, so
     /// not at each call.
     pub(super) fn relieve(&mut self) {
-        let Some(marks) = self.settings.watermarks else { return };
+        let Some(marks) = self.settings.watermarks.filter(|_| !self.is_fixed()) else { return };
         if self.supply.reserved() <= marks.high {
             self.until_relief = 0;
         } else if self.until_relief > 0 {
@@ -195,14 +200,23 @@ impl Arena {
         let deadline = Instant::now() + self.settings.host_wait;
         while self.wait_for_oldest(deadline) {}
         // Twice, for a driver that fails once. Nobody is left to be told of a second failure.
-        let _ = self.trim(0).or_else(|_| self.trim(0));
+        let within = self.settings.host_wait;
+        let _ = self.trim_within(0, within).or_else(|_| self.trim_within(0, within));
         self.pages.nothing_is_mapped()
+    }
+
+    /// Whether all memory was taken at the start: what goes back could never be taken again.
+    fn is_fixed(&self) -> bool {
+        matches!(self.settings.preallocation, Preallocation::Fixed { .. })
     }
 
     /// Gives idle memory back to the driver until at most `target` bytes are reserved, as far as
     /// whole pages are idle and their work is over. Does not wait, except for a device whose segments
     /// are to go.
     pub fn trim(&mut self, target: u64) -> DriverResult<()> {
+        if self.is_fixed() {
+            return Ok(());
+        }
         self.trim_within(target, self.settings.host_wait)
     }
 

@@ -2,7 +2,8 @@
 
 use super::arena::{Arena, Denied, Request};
 use crate::block::{State, StreamId};
-use crate::error::{OutOfMemory, StreamBytes};
+use crate::config::{BUCKETS, Bucket};
+use crate::error::{LimitedBy, OutOfMemory, StreamBytes};
 
 fn add(to: &mut Vec<StreamBytes>, stream: StreamId, bytes: u64) {
     match to.iter_mut().find(|entry| entry.stream == stream) {
@@ -11,7 +12,27 @@ fn add(to: &mut Vec<StreamBytes>, stream: StreamId, bytes: u64) {
     }
 }
 
+/// What lies in a device's blocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    /// Requested bytes that users hold.
+    pub live: u64,
+    /// Bytes in caches, by bucket.
+    pub cached: [u64; BUCKETS],
+}
+
 impl Arena {
+    /// A walk over all blocks.
+    pub fn held(&self) -> Held {
+        let mut held = Held::default();
+        self.for_each_extent(|_, block| match block.word().state() {
+            State::Live => held.live += block.requested(),
+            State::Cached => held.cached[Bucket::of(block.size()) as usize] += block.size(),
+            _ => {}
+        });
+        held
+    }
+
     /// Idle bytes that caches may still find.
     pub(super) fn cached_bytes(&self) -> u64 {
         let mut cached = 0;
@@ -32,6 +53,10 @@ impl Arena {
             live: 0,
             reserved: self.supply.reserved(),
             limit: self.supply.limit(),
+            limited_by: match self.supply.is_exhausted() {
+                true => LimitedBy::Driver,
+                false => self.settings.limited_by,
+            },
             free: self.pages.spare_bytes(),
             cached,
             largest_free: 0,

@@ -408,7 +408,7 @@ impl Arena {
     }
 
     /// The bytes with memory behind them in an extent's region.
-    fn backed(&mut self, index: u32) -> &mut u64 {
+    pub(super) fn backed(&mut self, index: u32) -> &mut u64 {
         &mut self.regions[usize::from(self.links[index as usize].region)].backed
     }
 }

@@ -1,6 +1,6 @@
 //! Where blocks are and how large.
 
-use crate::machine::{D0, D1, MIB, Machine, Rig};
+use crate::machine::{D0, D1, MIB, Machine, Need, Rig};
 use crate::support::{Ledger, Rng};
 use millpond::{DeviceId, Error, Pool, size};
 
@@ -84,6 +84,7 @@ pub fn thousands_of_one_size<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Everything that was held in a mixed run goes back to the driver; late blocks too.
 pub fn everything_goes_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 2, 1 << 30);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let stream = pool.stream(D0).unwrap();
     let mut held = Vec::new();
@@ -113,6 +114,7 @@ pub fn everything_goes_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// An address leads to its block, whichever device it is on, and to nothing once its memory has gone.
 pub fn addresses_of_many_devices<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 3, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let (pool, other) = (rig.pool(), rig.pool());
     let streams = [0, 1, 2].map(|device| pool.stream(DeviceId(device)).unwrap());
     for bytes in [700, 3 * MIB] {

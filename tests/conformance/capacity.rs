@@ -91,6 +91,7 @@ pub fn scattered_pages_are_gathered<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// The device has less than the pool may take: another pool has the rest.
 pub fn the_driver_runs_out_first<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 16 * MIB);
+    rig.needs(Need::OnDemand);
     rig.needs(Need::OwnDevice);
     let (pool, other) = (rig.pool(), rig.pool());
     let (s, o) = (pool.stream(D0).unwrap(), other.stream(D0).unwrap());
@@ -115,6 +116,7 @@ pub fn the_driver_runs_out_first<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Trimming gives back what is idle, down to its target, and leaves what is used or in flight.
 pub fn trim_gives_back_what_is_idle<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 2, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let page = rig.page.max(MIB);
@@ -149,6 +151,7 @@ pub fn trim_gives_back_what_is_idle<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// A target between pages is kept as well: at most so many bytes stay reserved.
 pub fn trim_keeps_to_targets_between_pages<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let stream = pool.stream(D0).unwrap();
     for target in [4 * rig.page + 1, 3 * rig.page - 1, rig.page / 2, 1] {

@@ -1,6 +1,6 @@
 //! What a pool says about itself is true.
 
-use crate::machine::{D0, D1, MIB, Machine, Rig};
+use crate::machine::{D0, D1, MIB, Machine, Need, Rig};
 use crate::support::Rng;
 
 /// Live bytes are those asked for and held, reserved ones a whole number of pages that cover them.
@@ -43,6 +43,8 @@ pub fn live_and_reserved_are_true<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// The peak is that of the pages really taken, and stays after they have gone.
 pub fn the_peak_stays<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::Open);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let stream = pool.stream(D0).unwrap();
     let page = rig.page.max(MIB);
@@ -62,6 +64,7 @@ pub fn the_peak_stays<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Every allocation is counted once, in the layer that served it.
 pub fn hits_add_up<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::Caches);
     let pool = rig.pool();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let mut allocations = 0;

@@ -3,7 +3,7 @@
 //! Nothing is captured here: a graph's launch is work on any stream that touches the addresses that
 //! were given out in its capture. What a driver's captures forbid is tested over the CUDA driver.
 
-use crate::machine::{D0, MIB, Machine, Rig};
+use crate::machine::{D0, MIB, Machine, Need, Rig};
 use millpond::{Error, Reuse, Stream};
 
 const UNIT: u64 = 2 * MIB;
@@ -126,6 +126,7 @@ pub fn captured_buffers_outlive_their_graph<M: Machine>(make: impl Fn(u16, u64) 
 pub fn capturing_streams_are_left_alone<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for reuse in [Reuse::Wait, Reuse::Completed] {
         let rig = Rig::new(&make, 1, 4 * UNIT);
+        rig.needs(Need::OnDemand);
         let pool = rig.builder().reuse(reuse).build().unwrap();
         let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
         let block = rig.get(&s, 4 * UNIT);

@@ -1,6 +1,6 @@
 //! Who may outlive whom, and that the last one gives everything back.
 
-use crate::machine::{Block, D0, D1, MIB, Machine, Rig};
+use crate::machine::{Block, D0, D1, MIB, Machine, Need, Rig};
 use millpond::Buffer;
 
 const SIZES: [u64; 4] = [300, 50_000, 1_000_000, 5 * MIB];
@@ -98,6 +98,7 @@ pub fn dropped_by_many_at_once<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// A thread is gone; what it had in its cache serves others, and goes back.
 pub fn threads_leave_nothing_behind<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let stream = pool.stream(D0).unwrap();
     let mut first = 0;
@@ -149,6 +150,7 @@ pub fn addresses_in_place_of_buffers<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// The same memory as elements of other types.
 pub fn casts_keep_the_memory<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let stream = pool.stream(D0).unwrap();
     for len in [3usize, 300, 300_000] {
@@ -177,6 +179,7 @@ pub fn casts_keep_the_memory<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Clones are one pool, which ends with the last clone or stream.
 pub fn clones_are_one_pool<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 2, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let clone = pool.clone();
     let stream = pool.stream(D1).unwrap();
@@ -201,6 +204,7 @@ pub fn clones_are_one_pool<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Two pools over one driver know nothing of each other.
 pub fn two_pools_over_one_driver<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 128 * MIB);
+    rig.needs(Need::OnDemand);
     let (one, two) = (rig.pool(), rig.pool());
     let (s, t) = (one.stream(D0).unwrap(), two.stream(D0).unwrap());
     let mut ledger = crate::support::Ledger::default();

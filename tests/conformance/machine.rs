@@ -39,6 +39,11 @@ pub trait Machine: Sync {
     /// What was taken from the driver and not given back, if anything.
     fn leaks(&self) -> Option<String>;
 
+    /// The mechanism of the pools on it.
+    fn set_up(&self, builder: Builder) -> Builder {
+        builder
+    }
+
     /// Why there is not what a case needs; none where there is.
     fn lacks(&self, _: Need) -> Option<&'static str> {
         None
@@ -46,7 +51,7 @@ pub trait Machine: Sync {
 }
 
 /// What not every machine has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Devices of the size that was asked for, all of it the case's.
     OwnDevice,
@@ -54,6 +59,14 @@ pub enum Need {
     Faults,
     /// Plain allocations one after the other in the device's addresses.
     Neighbours,
+    /// Memory is taken when it is needed, as much as is, and goes back when it is not.
+    OnDemand,
+    /// Pages are moved rather than taken.
+    Stitching,
+    /// What is idle is the heap's, to cut and to merge.
+    Open,
+    /// Threads have bins, and streams caches.
+    Caches,
 }
 
 /// Carries why a case is skipped out of it.
@@ -80,6 +93,8 @@ pub struct Simulated {
     sim: Sim,
     completion: Completion,
     virtual_memory: bool,
+    mechanism: fn(Builder) -> Builder,
+    lacks: &'static [Need],
 }
 
 impl Simulated {
@@ -93,7 +108,12 @@ impl Simulated {
             .oracle(true)
             .build()
             .unwrap();
-        Self { sim, completion, virtual_memory: true }
+        Self { sim, completion, virtual_memory: true, mechanism: |builder| builder, lacks: &[] }
+    }
+
+    /// The same, with pools of another mechanism, which do not have what cases may need.
+    pub fn with(self, mechanism: fn(Builder) -> Builder, lacks: &'static [Need]) -> Self {
+        Self { mechanism, lacks, ..self }
     }
 
     /// The same without virtual memory management.
@@ -139,6 +159,14 @@ impl Machine for Simulated {
 
     fn let_go(&self, stream: StreamHandle) {
         self.sim.unhang(stream.into()).unwrap();
+    }
+
+    fn set_up(&self, builder: Builder) -> Builder {
+        (self.mechanism)(builder)
+    }
+
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        self.lacks.contains(&need).then_some("not of this mechanism")
     }
 
     fn hazards(&self) -> Vec<String> {
@@ -210,14 +238,14 @@ impl<M: Machine> Rig<M> {
     /// A builder of a pool on the watched driver, with the whole device as its capacity.
     pub fn builder(&self) -> Builder {
         let driver: Arc<dyn Driver> = Arc::<Watched>::clone(&self.driver);
-        Pool::builder_shared(driver).capacity(self.bytes)
+        self.machine.set_up(Pool::builder_shared(driver).capacity(self.bytes))
     }
 
     /// The same without a capacity: the device's size is its limit.
     pub fn plain_builder(&self) -> Builder {
         self.needs(Need::OwnDevice);
         let driver: Arc<dyn Driver> = Arc::<Watched>::clone(&self.driver);
-        Pool::builder_shared(driver)
+        self.machine.set_up(Pool::builder_shared(driver))
     }
 
     /// Skips the case where the machine lacks something.

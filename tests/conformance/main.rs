@@ -29,7 +29,9 @@ mod threads;
 mod uses;
 mod waits;
 
-use machine::{MIB, Simulated};
+use machine::Need::{Caches, OnDemand, Open, Stitching};
+use machine::{MIB, Need, Simulated};
+use millpond::{Buckets, Builder, Caching, Coalescing, Growth, Preallocation, Recycling};
 use millpond_simgpu::Completion;
 
 /// All cases on one kind of machine: a name, and what makes a machine from a number of devices and
@@ -161,6 +163,14 @@ fn small_pages(lag: u64) -> impl Fn(u16, u64) -> Simulated {
     move |devices, bytes| Simulated::new(Completion::Lag(lag), 0, 64 << 10, devices, bytes)
 }
 
+/// A mechanism's pools, with completion lagging 7 operations.
+fn mechanism(
+    lacks: &'static [Need],
+    settings: fn(Builder) -> Builder,
+) -> impl Fn(u16, u64) -> Simulated {
+    move |devices, bytes| lag(7)(devices, bytes).with(settings, lacks)
+}
+
 fn plain(make: impl Fn(u16, u64) -> Simulated) -> impl Fn(u16, u64) -> Simulated {
     move |devices, bytes| make(devices, bytes).plain()
 }
@@ -189,6 +199,37 @@ suite!(small_pages: small_pages(7));
 suite!(plain_lag_0: without virtual memory plain(lag(0)));
 suite!(plain_lag_7: without virtual memory plain(lag(7)));
 suite!(plain_scheduled: without virtual memory plain(scheduled(3)));
+suite!(unstitched: mechanism(&[Stitching], |pool| pool.stitching(false)));
+suite!(no_reuse: mechanism(&[Stitching, Caches], |pool| {
+    pool.stitching(false).caching(Caching::Off)
+}));
+suite!(simple: mechanism(&[Stitching, Open, Caches], |pool| {
+    pool.stitching(false).caching(Caching::Simple { limit: u64::MAX })
+}));
+suite!(bucketed: mechanism(&[Open, Caches], |pool| {
+    pool.caching(Caching::Bucketed(Buckets::default()))
+}));
+suite!(fixed: mechanism(&[OnDemand], |pool| {
+    pool.preallocation(Preallocation::Fixed { bytes: u64::MAX })
+}));
+suite!(growing: mechanism(&[OnDemand], |pool| {
+    pool.preallocation(Preallocation::Growing(Growth::default()))
+}));
+suite!(delayed: mechanism(&[Open, Caches], |pool| pool.recycling(Recycling::default())));
+suite!(immediate: mechanism(&[Caches], |pool| pool.coalescing(Coalescing::Immediate)));
+suite!(batched: mechanism(&[Open], |pool| pool.coalescing(Coalescing::batched())));
+suite!(plain_bucketed: without virtual memory
+plain(mechanism(&[Open, Caches], |pool| {
+    pool.caching(Caching::Bucketed(Buckets::default()))
+})));
+suite!(plain_growing: without virtual memory
+plain(mechanism(&[OnDemand], |pool| {
+    pool.preallocation(Preallocation::Growing(Growth::default()))
+})));
+suite!(plain_delayed: without virtual memory
+plain(mechanism(&[Open, Caches], |pool| {
+    pool.recycling(Recycling::default()).stitching(false)
+})));
 #[cfg(all(feature = "cuda", unix))]
 suite!(cuda_at_once: cuda(None));
 #[cfg(all(feature = "cuda", unix))]

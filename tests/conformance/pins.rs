@@ -1,6 +1,6 @@
 //! Pins: what stays where it is, and for how long.
 
-use crate::machine::{Block, D0, MIB, Machine, Rig};
+use crate::machine::{Block, D0, MIB, Machine, Need, Rig};
 use millpond::{Error, Pin};
 
 const UNIT: u64 = 2 * MIB;
@@ -9,6 +9,7 @@ const UNIT: u64 = 2 * MIB;
 /// is, and is like any other when the pin is gone.
 pub fn pinned_memory_stays_where_it_is<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 8 * UNIT);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let mut held: Vec<_> = (0..8).map(|_| Some(rig.get(&s, UNIT))).collect();
@@ -44,6 +45,7 @@ pub fn pinned_memory_stays_where_it_is<M: Machine>(make: impl Fn(u16, u64) -> M)
 /// A pinned extent may be a part of a window: pages from elsewhere come to its side.
 pub fn windows_may_include_pinned_memory<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 8 * UNIT);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let [s, t, other] = [0; 3].map(|_| pool.stream(D0).unwrap());
     let mut held: Vec<_> = (0..8).map(|_| Some(rig.get(&s, UNIT))).collect();
@@ -78,6 +80,7 @@ pub fn pins_add_up<M: Machine>(make: impl Fn(u16, u64) -> M) {
     // Small blocks share pages; large ones share the page between them, where pages are large.
     for bytes in [20_000, 3 * MIB] {
         let rig = Rig::new(&make, 1, 16 * MIB);
+        rig.needs(Need::OnDemand);
         let pool = rig.pool();
         let stream = pool.stream(D0).unwrap();
         let blocks = [0; 2].map(|_| rig.get(&stream, bytes));
@@ -113,6 +116,7 @@ pub fn pins_add_up<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Only blocks that are held can be pinned.
 pub fn only_live_blocks_are_pinned<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 16 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let stream = pool.stream(D0).unwrap();
     for bytes in [700, 3 * MIB] {

@@ -11,6 +11,8 @@ const POLICIES: [Reuse; 3] = [Reuse::SameStream, Reuse::Completed, Reuse::Wait];
 /// Several requests share a segment; a large one has its own.
 pub fn segments_are_shared_and_cut<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 1 << 30);
+    rig.needs(Need::Open);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     let small = rig.get(&s, 700);
@@ -34,6 +36,7 @@ pub fn segments_are_shared_and_cut<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Segments that are neighbours do not become one: no block lies in two allocations.
 pub fn blocks_lie_in_one_segment<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 24 * MIB);
+    rig.needs(Need::OnDemand);
     rig.needs(Need::Neighbours);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
@@ -53,6 +56,7 @@ pub fn blocks_lie_in_one_segment<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// What is idle goes back in whole segments; what is used in part, or in flight, stays.
 pub fn whole_segments_go_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     let [a, b, c, d] = [12, 12, 3, 4].map(|mib| rig.get(&s, mib * MIB));
@@ -77,6 +81,7 @@ pub fn whole_segments_go_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Each call may wait for the device: as few segments go as meet the target.
 pub fn targets_are_met_with_few_segments<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     let held = [10, 12, 14, 16].map(|mib| rig.get(&s, mib * MIB));
@@ -92,6 +97,7 @@ pub fn targets_are_met_with_few_segments<M: Machine>(make: impl Fn(u16, u64) -> 
 /// Nothing goes back while there is room for another segment, and then no more than it takes.
 pub fn nothing_goes_back_before_it_must<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     [10, 12, 14, 16].into_iter().for_each(|mib| _ = rig.touch(&s, mib * MIB));
@@ -112,6 +118,7 @@ pub fn nothing_goes_back_before_it_must<M: Machine>(make: impl Fn(u16, u64) -> M
 pub fn idle_segments_make_room<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for reuse in POLICIES {
         let rig = Rig::new(&make, 1, 24 * MIB);
+        rig.needs(Need::OnDemand);
         let pool = rig.builder().reuse(reuse).build().unwrap();
         let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
         for round in 0..3 {
@@ -166,6 +173,7 @@ pub fn each_region_serves_the_other<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// taken that serves the request.
 pub fn the_least_will_do<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     rig.needs(Need::OwnDevice);
     for (capacity, others, want) in [(64, 58, 4), (12, 0, 12), (5, 0, 4)] {
         let theirs = (others > 0).then(|| rig.raw().allocate(D0, others * MIB).unwrap());
@@ -187,6 +195,7 @@ pub fn the_least_will_do<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// A segment with pinned memory does not go back, whatever for, until the last pin is gone.
 pub fn pinned_segments_stay<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 24 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     let [a, b] = [0; 2].map(|_| rig.get(&s, 12 * MIB));
@@ -210,6 +219,7 @@ pub fn pinned_segments_stay<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Above the high watermark idle segments go back until the low one is reached.
 pub fn watermarks_take_segments<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 128 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.builder().watermarks(20 * MIB, 40 * MIB).build().unwrap();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let mut small = Vec::new();
@@ -260,6 +270,7 @@ pub fn streams_wait_before_segments_go<M: Machine>(make: impl Fn(u16, u64) -> M)
 pub fn a_device_that_hangs_is_left_alone<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for reuse in [Reuse::SameStream, Reuse::Completed] {
         let rig = Rig::new(&make, 1, 64 * MIB);
+        rig.needs(Need::OnDemand);
         let builder = rig.builder().reuse(reuse).host_wait(Duration::from_millis(100));
         let pool = builder.watermarks(0, 20 * MIB).build().unwrap();
         let [stuck, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
@@ -296,6 +307,7 @@ pub fn a_device_that_hangs_is_left_alone<M: Machine>(make: impl Fn(u16, u64) -> 
 /// A capture that begins while the host waits for the device keeps segments from going back.
 pub fn captures_begin_while_a_device_is_waited_for<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     rig.touch(&s, 12 * MIB);
@@ -323,6 +335,7 @@ pub fn captures_begin_while_a_device_is_waited_for<M: Machine>(make: impl Fn(u16
 /// A driver that gives an address twice: the second time nothing is taken, nor is what is there given back.
 pub fn an_address_given_twice<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     let block = rig.get(&s, 12 * MIB);

@@ -1,6 +1,6 @@
 //! Short memory: what is held beyond what is needed, when it goes back, and who is told.
 
-use crate::machine::{Block, D0, D1, MIB, Machine, Rig, refusal, reserved};
+use crate::machine::{Block, D0, D1, MIB, Machine, Need, Rig, refusal, reserved};
 use crate::support::Rng;
 use millpond::{Buffer, Error, Headroom, OutOfMemory, Pool, Reuse, Stream, StreamBytes};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,6 +48,8 @@ fn rounds<M>(rig: &Rig<M>) -> usize {
 /// With no headroom no more is held than was live: pages are moved instead.
 pub fn no_headroom<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 512 * UNIT);
+    rig.needs(Need::Stitching);
+    rig.needs(Need::OnDemand);
     let pool = rig.builder().headroom(Headroom::Share(0.0)).build().unwrap();
     let streams = [0; 3].map(|_| pool.stream(D0).unwrap());
     let peak =
@@ -63,6 +65,8 @@ pub fn no_headroom<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// A share of the peak is kept to, and used.
 pub fn a_share_of_headroom<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 512 * UNIT);
+    rig.needs(Need::Stitching);
+    rig.needs(Need::OnDemand);
     let pool = rig.builder().headroom(Headroom::Share(0.25)).build().unwrap();
     let streams = [0; 3].map(|_| pool.stream(D0).unwrap());
     let peak =
@@ -111,6 +115,8 @@ pub fn automatic_headroom<M: Machine>(make: impl Fn(u16, u64) -> M) {
     // Small pages make large blocks slow to simulate.
     for (most, units, share) in [(256 * MIB, 5, 32), (2 << 30, 42, 160)] {
         let rig = Rig::new(&make, 1, 4 * most);
+        rig.needs(Need::Stitching);
+        rig.needs(Need::OnDemand);
         if rig.page < MIB && units > 5 {
             continue;
         }
@@ -142,6 +148,7 @@ fn misses<M: Machine>(rig: &Rig<M>, stream: &Stream, kept: &mut Vec<Block>) {
 pub fn watermarks<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for reuse in [Reuse::Completed, Reuse::Wait] {
         let rig = Rig::new(&make, 1, 64 * UNIT);
+        rig.needs(Need::OnDemand);
         let builder = rig.builder().reuse(reuse).watermarks(8 * UNIT, 16 * UNIT);
         let pool = builder.build().unwrap();
         let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
@@ -179,6 +186,7 @@ pub fn watermarks<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Memory in flight stays above the watermark until its work is over.
 pub fn watermarks_leave_work_in_flight_alone<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * UNIT);
+    rig.needs(Need::OnDemand);
     let pool = rig.builder().watermarks(0, 4 * UNIT).build().unwrap();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let mut small = Vec::new();

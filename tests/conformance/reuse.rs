@@ -1,6 +1,6 @@
 //! Who may get freed memory, and when.
 
-use crate::machine::{Block, D0, MIB, Machine, Rig};
+use crate::machine::{Block, D0, MIB, Machine, Need, Rig};
 use crate::support::Rng;
 use millpond::{Headroom, Reuse, Stream};
 
@@ -9,6 +9,7 @@ const SIZES: [u64; 6] = [1, 700, 40_000, 900_000, 2 * MIB, 7 * MIB + 5];
 /// A stream gets its own memory back at once: no event is needed.
 pub fn same_stream_at_once<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 256 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let stream = pool.stream(D0).unwrap();
     for bytes in SIZES {
@@ -91,6 +92,7 @@ pub fn policy_same_stream<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// `Completed` gives memory away once its work is done, and makes no stream wait.
 pub fn policy_completed<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 256 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.builder().reuse(Reuse::Completed).build().unwrap();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let bytes = 8 * rig.page.max(MIB);
@@ -113,6 +115,7 @@ pub fn policy_completed<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// than to hold more than was live.
 pub fn policy_wait<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 256 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.builder().reuse(Reuse::Wait).headroom(Headroom::Share(0.0)).build().unwrap();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let bytes = 2 * rig.page.max(MIB);

@@ -1,6 +1,6 @@
 //! Pages that are mapped elsewhere: when, for whom, and what becomes of their old mappings.
 
-use crate::machine::{Block, D0, MIB, Machine, Rig, reserved};
+use crate::machine::{Block, D0, MIB, Machine, Need, Rig, reserved};
 use crate::support::Rng;
 use millpond::{Reuse, Stream};
 
@@ -31,6 +31,7 @@ fn free_some<M: Machine>(
 /// nothing, and the mappings that the work uses stay as long as it runs.
 pub fn pages_move_under_work_in_flight<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 8 * UNIT);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let mut held = row(&rig, &s, &[1; 8]);
@@ -75,6 +76,7 @@ const THREES: [usize; 3] = [1, 3, 5];
 pub fn pages_go_there_and_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for same in [true, false] {
         let rig = Rig::new(&make, 1, 16 * UNIT);
+        rig.needs(Need::OnDemand);
         let pool = rig.pool();
         let [s, other] = [0; 2].map(|_| pool.stream(D0).unwrap());
         let t = if same { s.clone() } else { pool.stream(D0).unwrap() };
@@ -115,6 +117,7 @@ pub fn pages_go_there_and_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
 pub fn old_mappings_give_way_when_they_may<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for over in [false, true] {
         let rig = Rig::new(&make, 1, 20 * UNIT);
+        rig.needs(Need::OnDemand);
         let pool = rig.pool();
         let [s, t, other] = [0; 3].map(|_| pool.stream(D0).unwrap());
         let mut held = row(&rig, &s, &MIXED);
@@ -151,6 +154,7 @@ pub fn old_mappings_give_way_when_they_may<M: Machine>(make: impl Fn(u16, u64) -
 /// Sizes that are no whole number of pages: the rest of a last page is the start of the next block.
 pub fn tails_of_pages_are_used<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     let mut rng = Rng::new(5);
@@ -223,6 +227,7 @@ pub fn a_window_may_start_inside_a_page<M: Machine>(make: impl Fn(u16, u64) -> M
 pub fn pages_move_all_the_time<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for reuse in [Reuse::SameStream, Reuse::Completed, Reuse::Wait] {
         let rig = Rig::new(&make, 1, 24 * UNIT);
+        rig.needs(Need::OnDemand);
         let pool = rig.builder().reuse(reuse).build().unwrap();
         let streams = [0; 3].map(|_| pool.stream(D0).unwrap());
         let (mut rng, mut held, mut live) = (Rng::new(11), Vec::new(), 0);

@@ -1,6 +1,6 @@
 //! Streams that freed memory and do nothing more, whatever the reason: what that keeps from others.
 
-use crate::machine::{Block, D0, MIB, Machine, Rig};
+use crate::machine::{Block, D0, MIB, Machine, Need, Rig};
 use millpond::{Headroom, Pool, Reuse, Stream};
 
 const GIB: u64 = 1 << 30;
@@ -16,6 +16,8 @@ pub fn idle_streams_strand_nothing<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for reuse in [Reuse::Completed, Reuse::Wait] {
         for keep in [true, false] {
             let rig = Rig::new(&make, 1, 80 * GIB);
+            rig.needs(Need::Open);
+            rig.needs(Need::OnDemand);
             let pool = rig.plain_builder().reuse(reuse).build().unwrap();
             let bytes = size(&rig);
             let mut idle = Vec::new();
@@ -70,6 +72,7 @@ pub fn ten_thousand_streams<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Two hundred streams at once, whose caches mostly have tables: these go when the streams do.
 pub fn ended_streams_keep_no_tables<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 256 * MIB);
+    rig.needs(Need::Caches);
     let pool = rig.pool();
     let streams: Vec<Stream> = (0..200).map(|_| pool.stream(D0).unwrap()).collect();
     for stream in &streams {
@@ -140,6 +143,7 @@ pub fn a_stuck_stream_holds_up_nobody<M: Machine>(make: impl Fn(u16, u64) -> M) 
 /// again when the stream goes on.
 pub fn memory_of_a_stuck_stream_comes_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, CAPACITY);
+    rig.needs(Need::OnDemand);
     let (pool, stuck, lost) = with_a_stuck_stream(&rig, Reuse::Completed);
     let other = pool.stream(D0).unwrap();
     let whole = CAPACITY - lost;

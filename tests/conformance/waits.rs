@@ -1,11 +1,12 @@
 //! Orders that users make between streams, and what the pool concludes from them.
 
-use crate::machine::{D0, D1, MIB, Machine, Rig};
+use crate::machine::{D0, D1, MIB, Machine, Need, Rig};
 use millpond::{Reuse, Stream};
 
 /// What was freed before a wait is the waiter's without another word to the driver.
 pub fn waits_are_remembered<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
+    rig.needs(Need::OnDemand);
     let pool = rig.pool();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let bytes = 8 * rig.page.max(MIB);

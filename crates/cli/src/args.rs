@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::costs::CostsArgs;
+use crate::mechanism::Mechanism;
 use crate::size::{Bytes, factor};
 use crate::stress::StressArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -135,21 +136,6 @@ impl AllocatorName {
             Self::Pool => "pool",
             Self::CudaAsync => "cuda-async",
             Self::CudaPlain => "cuda-plain",
-        }
-    }
-}
-
-/// How memory is managed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mechanism {
-    /// Millpond's own five layers
-    Pool,
-}
-
-impl Mechanism {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Pool => "pool",
         }
     }
 }

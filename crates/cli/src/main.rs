@@ -5,6 +5,7 @@ mod costs;
 mod driver_calls;
 mod exit;
 mod gpus;
+mod mechanism;
 mod output;
 mod replay;
 mod size;

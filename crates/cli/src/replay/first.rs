@@ -49,7 +49,7 @@ impl First {
         let reuse = args.reuse.unwrap_or(ReuseName::Wait).name();
         Record {
             trace: trace.name().to_owned(),
-            mechanism: if peer { args.allocator.name() } else { args.mechanism.name() },
+            mechanism: if peer { args.allocator.name().to_owned() } else { args.mechanism.name() },
             driver,
             reuse: (!peer).then_some(reuse),
             plain: args.plain,

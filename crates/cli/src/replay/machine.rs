@@ -40,7 +40,8 @@ impl<A: Allocator> Machine<A> {
 impl Machine<PoolAllocator> {
     /// The pool over simulated devices, as many as a trace names.
     pub fn simulated(program: &Program, args: &ReplayArgs) -> anyhow::Result<Self> {
-        let capacity = args.capacity.unwrap_or(Capacity::Bytes(DEVICE_BYTES));
+        let own = args.mechanism.capacity().map(Capacity::Factor);
+        let capacity = args.capacity.or(own).unwrap_or(Capacity::Bytes(DEVICE_BYTES));
         let limits = limits(capacity, program, args.threads, PAGE, |_| MOST_BYTES)?;
         let memory = limits.iter().map(|&limit| limit.max(DEVICE_BYTES)).collect();
         let most = limits.iter().copied().max().unwrap_or(0).max(DEVICE_BYTES);
@@ -60,7 +61,8 @@ impl Machine<PoolAllocator> {
             false => SimDriver::new(sim.clone()),
         };
         let driver = Metered::simulated(Arc::new(driver), sim.clone());
-        let allocator = pool(driver, &limits, args.capacity.is_some(), None, args)?;
+        let limited = args.capacity.is_some() || own.is_some();
+        let allocator = pool(driver, &limits, limited, None, args)?;
         Ok(Self { allocator, limits, sim: Some(sim) })
     }
 
@@ -100,7 +102,7 @@ fn pool(
     args: &ReplayArgs,
 ) -> anyhow::Result<PoolAllocator> {
     let driver = Arc::new(driver);
-    let mut builder = Pool::builder_shared(driver.clone());
+    let mut builder = args.mechanism.apply(Pool::builder_shared(driver.clone()));
     if let Some(reuse) = args.reuse {
         builder = builder.reuse(reuse.into());
     }

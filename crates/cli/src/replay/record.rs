@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Record {
     pub trace: String,
-    pub mechanism: &'static str,
+    pub mechanism: String,
     pub driver: &'static str,
     /// Null where the pool is not the allocator; so are `hits`, `ladder` and `bookkeeping_bytes`.
     pub reuse: Option<&'static str>,

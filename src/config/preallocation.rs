@@ -1,0 +1,34 @@
+//! Memory that is taken before anybody asks for it.
+
+/// When physical memory is taken from the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Preallocation {
+    /// When a request needs it.
+    #[default]
+    OnDemand,
+    /// So many bytes of each device when the pool is built, rounded up to pages, and none after that.
+    Fixed {
+        /// Bytes of each device.
+        bytes: u64,
+    },
+    /// Some when the pool is built, and more than is needed each time that more is needed. What is
+    /// live stays where it is.
+    Growing(Growth),
+}
+
+/// How a growing pool grows, as far as its capacity allows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// Bytes of each device taken when the pool is built, rounded up to pages.
+    pub initial: u64,
+    /// What is reserved is multiplied at least by this each time.
+    pub factor: f64,
+    /// What is reserved exceeds what was ever live at least by this share each time.
+    pub headroom: f64,
+}
+
+impl Default for Growth {
+    fn default() -> Self {
+        Self { initial: 256 << 20, factor: 1.125, headroom: 0.10 }
+    }
+}
