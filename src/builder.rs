@@ -2,6 +2,7 @@
 
 use crate::config::{Headroom, Rescue, Reuse, Settings, Watermarks};
 use crate::core::{Core, Device, Handle};
+use crate::defrag::{Defragmentation, Movables, StepTiming};
 use crate::driver::{Caught, DeviceId, Driver};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::Fences;
@@ -27,6 +28,8 @@ pub struct Builder {
     peer_access: bool,
     peers: Vec<(DeviceId, Vec<DeviceId>)>,
     rescue: Option<Rescue>,
+    defragmentation: Defragmentation,
+    timing: StepTiming,
     /// The process that it was made in.
     process: u64,
 }
@@ -47,6 +50,8 @@ impl Builder {
             peer_access: false,
             peers: Vec::new(),
             rescue: None,
+            defragmentation: Defragmentation::Off,
+            timing: StepTiming::Measured,
             process: fork::generation(),
         }
     }
@@ -137,6 +142,21 @@ impl Builder {
         rescue: impl Fn(&OutOfMemory) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.rescue = Some(Rescue(Arc::new(rescue)));
+        self
+    }
+
+    /// How movable blocks move at step gaps: see [`Pool::step_gap`]. Default: they do not.
+    #[must_use]
+    pub fn defragmentation(mut self, defragmentation: Defragmentation) -> Self {
+        self.defragmentation = defragmentation;
+        self
+    }
+
+    /// How long a step takes and how fast devices copy, by which budgets of time become bytes. Default:
+    /// [`StepTiming::Measured`].
+    #[must_use]
+    pub fn step_timing(mut self, timing: StepTiming) -> Self {
+        self.timing = timing;
         self
     }
 
@@ -268,6 +288,7 @@ impl Builder {
             arena: Mutex::new(arena),
             shards: Shards::default(),
             gauge,
+            movables: Movables::new(self.defragmentation, self.timing),
             limit,
             reservation,
         })

@@ -41,6 +41,7 @@ mod builder;
 mod cache;
 mod config;
 mod core;
+mod defrag;
 pub mod driver;
 mod epoch;
 mod error;
@@ -55,10 +56,12 @@ pub mod internals;
 pub mod interop;
 mod lease;
 mod level;
+mod movable;
 mod pin;
 mod pool;
 mod shard;
 pub mod size;
+mod slot;
 mod stats;
 mod stream;
 mod sync;
@@ -68,14 +71,16 @@ pub use block::StreamId;
 pub use buffer::Buffer;
 pub use builder::Builder;
 pub use config::{Headroom, Reuse};
+pub use defrag::{Budget, Defragmentation, Generations, Moved, StepTiming};
 pub use driver::DeviceId;
 pub use error::{Error, OutOfMemory, Result, StreamBytes};
 pub use graph::{Capture, GraphMemory};
 #[doc(hidden)]
 pub use level::Level;
+pub use movable::{Movable, Pinned};
 pub use pin::Pin;
 pub use pool::Pool;
-pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Stats};
+pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Moves, Stats};
 pub use stream::Stream;
 
 /// The README's program, compiled and run.

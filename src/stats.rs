@@ -2,6 +2,7 @@
 
 use crate::driver::DeviceId;
 use crate::sync::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What a pool holds and how it was used, at one moment. Threads that allocate meanwhile may be seen
 /// half-way: the sums are exact when the pool is at rest.
@@ -38,6 +39,22 @@ pub struct DeviceStats {
     pub limit_bytes: u64,
     /// How requests that no cache could serve were served.
     pub ladder: Ladder,
+    /// Movable blocks that were moved.
+    pub moves: Moves,
+}
+
+/// What step gaps have moved: see [`crate::Pool::step_gap`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Moves {
+    /// Gaps there were.
+    pub gaps: u64,
+    /// Blocks moved.
+    pub blocks: u64,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// How long the copies took, by the rate assumed at each gap.
+    pub time: Duration,
 }
 
 /// How requests that no cache could serve were served, least harm first.

@@ -72,6 +72,9 @@ impl Core {
             }
         };
         grant.block.set_requested(bytes);
+        if device.movables.are_on() && !size::is_small(bytes) {
+            device.gauge.large_taken(grant.block.size());
+        }
         match lease {
             Some(cache) => bump(layer.counter(&cache.counters), 1),
             None => {

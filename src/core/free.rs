@@ -75,6 +75,9 @@ impl Core {
                 Err(_) => return,
             }
         }
+        if large && device.movables.are_on() {
+            device.gauge.large_freed(bytes);
+        }
         if large && !word.has(Word::INDEXED) {
             device.blocks.note(hint.index());
         }

@@ -21,6 +21,7 @@ mod place;
 mod plain;
 mod plan;
 mod reclaim;
+mod relocate;
 mod segment_policy;
 mod segments;
 mod shortage;
@@ -30,6 +31,7 @@ mod window;
 
 pub use arena::{Addresses, Arena, Denied, Layout, Request};
 pub use gauge::{Gauge, Rung};
+pub use relocate::{Ground, Relocated};
 
 use crate::block::{Descriptor, Hint, Word};
 use crate::sync::{AtomicU32, Ordering};
