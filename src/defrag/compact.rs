@@ -378,6 +378,24 @@ mod tests {
         assert_eq!(plan(&stretches, &pieces, 0).moves, []);
     }
 
+    /// Blocks may lie over the borders of pages: of the 80 idle bytes of 5 pages 4 whole ones come together.
+    #[test]
+    fn a_checkerboard_over_pages_becomes_whole_pages() {
+        let stretches = [Stretch { origin: 0, unit: UNIT }];
+        let piece = |at: u32| Piece {
+            address: u64::from(at) * 10 * CELL,
+            bytes: 10 * CELL,
+            kind: if at % 2 == 0 { Kind::Block(97 + at) } else { Kind::Idle },
+            stretch: 0,
+        };
+        let pieces: Vec<Piece> = (0..16).map(piece).collect();
+        let plan = plan(&stretches, &pieces, u64::MAX);
+        let after = carried_out(&stretches, &pieces, &plan);
+        let cells: Vec<char> = after[0].chars().collect();
+        let whole = cells.chunks(16).filter(|page| page.iter().all(|&cell| cell == '.')).count();
+        assert!(whole >= 4 && plan.moves.len() <= 6, "{after:?}");
+    }
+
     #[test]
     fn runs_do_not_join_over_borders() {
         let after = moved(&["..aa", "bb..", "####"], 99);

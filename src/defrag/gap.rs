@@ -262,10 +262,9 @@ impl Core {
             }
             round.carry_out(gaps, &mut arena, &plan, on, &mut ground);
         }
-        let page = arena.page_bytes();
-        let needed = gaps.peak.max(device.gauge.peak_of_step()) + arena.small_bytes();
+        let (needed, slack) = arena.needed(gaps.peak.max(device.gauge.peak_of_step()));
         if round.failed.is_none()
-            && let Some(target) = gaps.trims.target(device.gauge.reserved(), needed, page)
+            && let Some(target) = gaps.trims.target(device.gauge.reserved(), needed, slack)
         {
             match arena.shrink_to(target) {
                 Ok(returned) => round.moved.returned_bytes = returned,

@@ -14,7 +14,7 @@ mod rate;
 mod trim;
 
 pub(crate) use compact::{Kind, Piece, Stretch};
-pub(crate) use gap::Movables;
+pub use gap::Movables;
 pub use generation::{Budget, Generations};
 
 use std::time::Duration;

@@ -8,9 +8,6 @@
 /// Most gaps in a row that give nothing back.
 const MOST_WAIT: u32 = 64;
 
-/// This share of what is needed is not worth a call.
-const SLACK: u64 = 256;
-
 #[derive(Default)]
 pub struct Trims {
     /// What the last gap left reserved, if it gave something back.
@@ -22,9 +19,8 @@ pub struct Trims {
 
 impl Trims {
     /// What to keep reserved, where that is less than what is. `needed` was in use at once in the last
-    /// step.
-    pub fn target(&mut self, reserved: u64, needed: u64, page: u64) -> Option<u64> {
-        let slack = (needed / SLACK).max(page);
+    /// step, or little less; `slack` more is not worth a call.
+    pub fn target(&mut self, reserved: u64, needed: u64, slack: u64) -> Option<u64> {
         if let Some(left) = self.left.take() {
             if reserved > left + slack {
                 self.rest();

@@ -8,11 +8,12 @@
 //!
 //! The caller holds the block for itself, and the arena from the look at the ground to the last move.
 
-use super::arena::{Arena, Denied};
+use super::arena::{Arena, Denied, SMALL};
+use super::budget::bound;
 use super::fit::Effort;
 use super::reclaim::FIRST_TURN;
 use crate::block::{Descriptor, Fence, FenceSet, Hint, State, StreamId};
-use crate::config::Reuse;
+use crate::config::{Headroom, Reuse};
 use crate::defrag::{Kind, Piece, Stretch};
 use crate::driver::DriverResult;
 use crate::fence::Asked;
@@ -272,13 +273,18 @@ impl Arena {
         result.map(|()| before - self.supply.reserved())
     }
 
-    /// The unit in which memory is taken from the driver.
-    pub fn page_bytes(&self) -> u64 {
-        self.pages.page_bytes()
-    }
-
-    /// Bytes with memory behind them in small blocks' region.
-    pub fn small_bytes(&self) -> u64 {
-        self.regions[usize::from(super::arena::SMALL)].backed
+    /// What has to be reserved where large blocks take so many bytes at once: with what the pool would take
+    /// beyond that again before it moves pages, and small blocks' memory. And how much more is not worth
+    /// giving back.
+    pub fn needed(&self, large: u64) -> (u64, u64) {
+        let headroom = match self.settings.headroom {
+            Headroom::Unbounded => Headroom::Automatic,
+            bounded => bounded,
+        };
+        let needed =
+            bound(large, 0, headroom).saturating_add(self.regions[usize::from(SMALL)].backed);
+        // Segments come in sixteenths of what there is.
+        let share = if self.plain.is_some() { 8 } else { 32 };
+        (needed, (needed / share).max(self.pages.page_bytes()))
     }
 }

@@ -99,10 +99,12 @@ pub fn holes_become_one<M: Machine>(make: impl Fn(u16, u64) -> M) {
     assert!((1..=6).contains(&moved.blocks), "{moved:?}");
     assert_eq!(moved.bytes, moved.blocks * bytes);
     assert_eq!(pool.stats().devices[0].moves.bytes, moved.bytes);
-    let calls = ["allocate", "create_page", "map"].map(|name| yard.rig.driver.calls(name));
-    let large = yard.rig.get(&s, 8 * bytes);
+    let calls = ["allocate", "create_page"].map(|name| yard.rig.driver.calls(name));
+    // Where memory comes in pages, parts of one may be left over.
+    let left = if yard.rig.moves { yard.rig.page } else { 0 };
+    let large = yard.rig.get(&s, 8 * bytes - left);
     assert!(reserved(&pool) <= before, "new memory");
-    assert_eq!(calls, ["allocate", "create_page", "map"].map(|name| yard.rig.driver.calls(name)));
+    assert_eq!(calls, ["allocate", "create_page"].map(|name| yard.rig.driver.calls(name)));
     yard.rig.free(&s, large);
     // What was moved is as it was, on its own stream and on one that knows nothing of the copy.
     t.wait(&s).unwrap();
