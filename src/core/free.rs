@@ -75,9 +75,6 @@ impl Core {
                 Err(_) => return,
             }
         }
-        if large && device.movables.are_on() {
-            device.gauge.large_freed(bytes);
-        }
         if large && !word.has(Word::INDEXED) {
             device.blocks.note(hint.index());
         }
@@ -91,6 +88,9 @@ impl Core {
         }
         let own = !uses && !self.fences.has_ended(stream);
         self.file(lease, device, Grant { block, hint }, stream, own);
+        if large && device.movables.are_on() {
+            device.gauge.large_freed(bytes);
+        }
     }
 
     /// Files the hint of a block that was just freed.

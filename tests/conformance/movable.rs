@@ -302,7 +302,6 @@ pub fn generations_take_turns<M: Machine>(make: impl Fn(u16, u64) -> M) {
     kept.extend(young.into_iter().step_by(2));
     assert!(gap(&yard) + gap(&yard) > 0, "young blocks wait");
     kept.iter().for_each(|thing| _ = yard.read(&s, thing));
-    drop(gap);
     drop((kept, s));
     yard.done(pool);
 }
