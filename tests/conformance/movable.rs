@@ -153,7 +153,7 @@ pub fn what_is_in_use_stays<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let addresses: Vec<u64> = kept[3..6].iter().map(|thing| yard.read(&s, thing)).collect();
     let held: Vec<_> = addresses.iter().map(|&address| pool.pin(address).unwrap()).collect();
     let in_flight: Vec<u64> = kept[6..].iter().map(|thing| yard.read(&busy, thing)).collect();
-    assert_eq!(yard.gap(&pool, &s).blocks, 0);
+    assert_eq!(yard.gap(&pool, &s).blocks, 0, "what is in use has moved");
     for (pin, thing) in pins.iter().zip(&kept) {
         assert_eq!(pin.address(), yard.read(&s, thing));
     }
