@@ -4,6 +4,7 @@ use crate::config::{
     Caching, Coalescing, Headroom, Preallocation, Recycling, Rescue, Reuse, Settings, Watermarks,
 };
 use crate::core::{Core, Device, Handle};
+use crate::defrag::{Defragmentation, Movables, StepTiming};
 use crate::driver::{Caught, DeviceId, Driver};
 use crate::error::{Error, LimitedBy, OutOfMemory, Result};
 use crate::fence::Fences;
@@ -27,6 +28,8 @@ pub struct Builder {
     peer_access: bool,
     peers: Vec<(DeviceId, Vec<DeviceId>)>,
     rescue: Option<Rescue>,
+    defragmentation: Defragmentation,
+    timing: StepTiming,
     /// The process that it was made in.
     process: u64,
 }
@@ -45,6 +48,8 @@ impl Builder {
             peer_access: false,
             peers: Vec::new(),
             rescue: None,
+            defragmentation: Defragmentation::Off,
+            timing: StepTiming::Measured,
             process: fork::generation(),
         }
     }
@@ -174,6 +179,21 @@ impl Builder {
         rescue: impl Fn(&OutOfMemory) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.rescue = Some(Rescue(Arc::new(rescue)));
+        self
+    }
+
+    /// How movable blocks move at step gaps: see [`Pool::step_gap`]. Default: they do not.
+    #[must_use]
+    pub fn defragmentation(mut self, defragmentation: Defragmentation) -> Self {
+        self.defragmentation = defragmentation;
+        self
+    }
+
+    /// How long a step takes and how fast devices copy, by which budgets of time become bytes. Default:
+    /// [`StepTiming::Measured`].
+    #[must_use]
+    pub fn step_timing(mut self, timing: StepTiming) -> Self {
+        self.timing = timing;
         self
     }
 
@@ -308,6 +328,7 @@ impl Builder {
             arena: Mutex::new(arena),
             shards: Shards::default(),
             gauge,
+            movables: Movables::new(self.defragmentation, self.timing),
             limit,
             reservation,
         };

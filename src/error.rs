@@ -72,6 +72,15 @@ pub enum Error {
         /// The stream's number.
         stream: StreamId,
     },
+    /// The stream could not be made to run after another's work, which no event could be had for now, or
+    /// about which the driver has failed to answer.
+    #[error("{stream} cannot be made to wait for {other} now: wait on the host, or try again")]
+    CannotWait {
+        /// The stream that was to wait.
+        stream: StreamId,
+        /// The stream whose work it was to wait for.
+        other: StreamId,
+    },
     /// `try_alloc` found nothing cached, and another thread is in the device's arena.
     #[error("{device}: nothing cached fits, and the arena is busy")]
     Busy {

@@ -41,6 +41,7 @@ mod builder;
 mod cache;
 mod config;
 mod core;
+mod defrag;
 pub mod driver;
 mod epoch;
 mod error;
@@ -55,11 +56,13 @@ pub mod internals;
 pub mod interop;
 mod lease;
 mod level;
+mod movable;
 mod pin;
 mod pool;
 mod recycle;
 mod shard;
 pub mod size;
+mod slot;
 mod stats;
 mod stream;
 mod sync;
@@ -72,14 +75,16 @@ pub use config::{
     Bucket, BucketLimit, Buckets, Caching, Coalescing, Growth, Headroom, Preallocation, Recycling,
     Reuse,
 };
+pub use defrag::{Budget, Defragmentation, Generations, Moved, StepTiming};
 pub use driver::DeviceId;
 pub use error::{Error, LimitedBy, OutOfMemory, Result, StreamBytes};
 pub use graph::{Capture, GraphMemory};
 #[doc(hidden)]
 pub use level::Level;
+pub use movable::{Movable, Pinned};
 pub use pin::Pin;
 pub use pool::Pool;
-pub use stats::{BucketStats, CrossStream, DeviceStats, Hits, Ladder, Merging, Stats};
+pub use stats::{BucketStats, CrossStream, DeviceStats, Hits, Ladder, Merging, Moves, Stats};
 pub use stream::Stream;
 
 /// The README's program, compiled and run.

@@ -3,6 +3,7 @@
 use crate::builder::Builder;
 use crate::config::Bucket;
 use crate::core::{Enter, Handle};
+use crate::defrag::Moved;
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
@@ -180,6 +181,23 @@ impl Pool {
         self.0.begin_step()
     }
 
+    /// A gap in a step of the program: between its parts, when little is in use, as after backward and
+    /// before the optimizer. The one place where [`Movable`](crate::Movable) blocks of the stream's
+    /// device move, as [`Builder::defragmentation`] says: by copies on `stream`, which run after what it
+    /// was given. Those that are pinned stay, and those that work may still use. Then idle memory beyond
+    /// what the last step had in use at once goes back to the driver, as far as the work is over; nothing
+    /// is waited for. Misses on the device wait meanwhile; hits, frees and pins of other blocks go on.
+    ///
+    /// # Errors
+    /// [`Error::ForeignStream`], [`Error::Capturing`], [`Error::Forked`], [`Error::TooManyBlocks`], or a
+    /// driver error; what was moved before it has been moved, and nothing is lost.
+    pub fn step_gap(&self, stream: &Stream) -> Result<Moved> {
+        self.0.check_process()?;
+        self.own(stream)?;
+        stream.check_capture()?;
+        self.0.step_gap(stream.home(), stream.id())
+    }
+
     /// Gives idle memory of one device back to the driver until at most `target` bytes are reserved,
     /// as far as whole pages are idle and the work that used them is over. Gives nothing back while a
     /// stream of the device captures. Without virtual memory management it is whole plain allocations
@@ -248,6 +266,7 @@ impl Pool {
             limit_bytes: device.limit,
             ladder: device.gauge.ladder(),
             merging: device.gauge.merging(),
+            moves: device.gauge.moves(),
         });
         let devices = devices.collect();
         let cross_stream = CrossStream {

@@ -3,6 +3,7 @@
 use crate::config::{BUCKETS, Bucket};
 use crate::driver::DeviceId;
 use crate::sync::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What a pool holds and how it was used, at one moment. Threads that allocate meanwhile may be seen
 /// half-way: the sums are exact when the pool is at rest.
@@ -43,6 +44,8 @@ pub struct DeviceStats {
     pub ladder: Ladder,
     /// What merging free memory came to, and cost.
     pub merging: Merging,
+    /// Movable blocks that were moved.
+    pub moves: Moves,
 }
 
 /// Requests of a bucket of sizes.
@@ -83,6 +86,20 @@ pub struct Merging {
     pub recycled_blocks: u64,
     /// Their bytes.
     pub recycled_bytes: u64,
+}
+
+/// What step gaps have moved: see [`crate::Pool::step_gap`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Moves {
+    /// Gaps there were.
+    pub gaps: u64,
+    /// Blocks moved.
+    pub blocks: u64,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// How long the copies took, by the rate assumed at each gap.
+    pub time: Duration,
 }
 
 /// How requests that no cache could serve were served, least harm first.

@@ -6,6 +6,7 @@ use crate::core::{Core, Device, Enter, Handle};
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
+use crate::movable::Movable;
 use crate::sync::{Arc, AtomicU32, Ordering};
 use std::any::Any;
 use std::fmt;
@@ -148,6 +149,25 @@ impl Stream {
         let device = self.home();
         let grant = self.0.core.allocate(device, self.served_as(), bytes, enter)?;
         Ok(Buffer::new(&self.0.core, device, grant, len))
+    }
+
+    /// Allocates `len` values of `T` in a block that the pool may move while nobody has it pinned.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc`], and [`Error::Capturing`].
+    pub fn alloc_movable<T: Copy + 'static>(&self, len: usize) -> Result<Movable<T>> {
+        self.check_capture()?;
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        let device = &self.0.device;
+        let grant = self.0.core.allocate(device, self.id(), bytes, Enter::Wait)?;
+        Ok(Movable::new(&self.0.core, device, grant, len))
+    }
+
+    /// Refuses while the stream captures: a graph keeps the addresses it was given.
+    pub(crate) fn check_capture(&self) -> Result<()> {
+        let captures =
+            self.served_as() != self.id() || self.0.core.fences.stream(self.id()).is_barred();
+        if captures { Err(Error::Capturing { stream: self.id() }) } else { Ok(()) }
     }
 
     /// Makes work submitted to this stream from now on run after all work that `other` has been

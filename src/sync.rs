@@ -72,6 +72,12 @@ impl<T> UnsafeCell<T> {
     pub fn with_mut<R>(&self, touch: impl FnOnce(*mut T) -> R) -> R {
         touch(self.0.get())
     }
+
+    /// As `with_mut` for several that only read.
+    #[inline(always)]
+    pub fn with<R>(&self, look: impl FnOnce(*const T) -> R) -> R {
+        look(self.0.get())
+    }
 }
 
 /// What `each` answers for every item, asked for in parallel; but one after the other in a forked

@@ -7,7 +7,7 @@ use millpond::StreamId;
 use millpond::driver::{DeviceId, Driver, StreamHandle};
 use millpond::internals::{
     Addresses, Arena, Blocks, Core, Denied, Device, Enter, Fence, Fences, Gauge, Grant, Handle,
-    Hint, Layout, Owner, Request, Settings, Shards,
+    Hint, Layout, Movables, Owner, Request, Settings, Shards,
 };
 use millpond::{Error, Headroom, Reuse};
 use std::sync::Arc;
@@ -172,6 +172,7 @@ impl Pond {
             arena: loom::sync::Mutex::new(arena),
             shards: Shards::default(),
             gauge,
+            movables: Movables::default(),
             limit: layout.limit,
             reservation: Some((base, 0)),
         };

@@ -143,7 +143,8 @@ impl Descriptor {
     }
 
     /// Records a use of a live block: open (to be stamped at the free), or stamped now. A later
-    /// record of the same stream replaces an earlier one, since the latest says when it ends.
+    /// record of the same stream replaces an earlier one, since the latest says when it ends; of two
+    /// stamps the larger stays, whichever thread is the slower to write.
     /// Several threads may record uses of one block at once.
     pub fn record_use(&self, fence: Fence) {
         if self.place(&self.fences, fence) {
@@ -179,6 +180,10 @@ impl Descriptor {
         for entry in entries {
             let mut seen = entry.load(Ordering::Relaxed);
             while seen == 0 || Fence(seen).stream() == fence.stream() {
+                // A stream's numbers only grow, so the larger stamp covers both uses.
+                if !fence.is_open() && Fence(seen).q() >= fence.q() {
+                    return true;
+                }
                 match entry.compare_exchange(seen, fence.0, Ordering::Relaxed, Ordering::Relaxed) {
                     Ok(_) => return true,
                     Err(found) => seen = found,
@@ -293,6 +298,21 @@ mod tests {
         block.reset_fences(StreamId(5));
         let set = block.fences_where(|_| true).unwrap();
         assert_eq!(set.iter().map(|f| f.stream()).collect::<Vec<_>>(), [StreamId(5)]);
+    }
+
+    /// A thread that stamped first may write last.
+    #[test]
+    fn a_smaller_stamp_does_not_replace_a_larger_one() {
+        let block = Descriptor::default();
+        block.reset_fences(StreamId(1));
+        for q in [6, 5] {
+            block.record_use(fence(1, q));
+            block.record_use(fence(2, q));
+        }
+        assert!(block.all_fences(|held| held.q() == 6), "a use that is stamped is forgotten");
+        block.record_use(Fence::open(StreamId(2)));
+        block.record_use(fence(2, 5));
+        assert!(block.all_fences(|held| held.stream().0 == 1 || held.q() == 5));
     }
 
     #[test]

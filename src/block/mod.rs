@@ -223,6 +223,20 @@ impl Descriptor {
         live
     }
 
+    /// As `hand_out` for a block whose uses are stamped already: its free stamps nothing but what is
+    /// open.
+    pub fn hand_out_stamped(&self) -> Word {
+        let live = self.word().with_state(State::Live).with(Word::USES).next_tag();
+        self.store(live);
+        live
+    }
+
+    /// Owner: forgets that uses were recorded. The free stamps the own stream's entry, the only one.
+    pub fn end_uses(&self) {
+        // AcqRel: other flags may move meanwhile.
+        self.state.fetch_and(!Word::USES, Ordering::AcqRel);
+    }
+
     fn store(&self, word: Word) {
         self.state.store(word.0, Ordering::Release);
     }

@@ -76,6 +76,9 @@ impl Core {
             }
         };
         grant.block.set_requested(bytes);
+        if device.movables.are_on() && !size::is_small(bytes) {
+            device.gauge.large_taken(grant.block.size());
+        }
         let bucket = Bucket::of(bytes) as usize;
         let counters = lease.map_or(&self.strays, |cache| &cache.counters);
         let counts = [

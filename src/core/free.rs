@@ -65,9 +65,10 @@ impl Core {
         }
         // A large block is in the arena's index, or goes there by a note: exactly one is pushed
         // for each time the flag is set. So does a small one where all are to be noted.
-        let large = self.notes_all || !size::is_small(bytes);
+        let large = !size::is_small(bytes);
+        let noted = large || self.notes_all;
         loop {
-            let flags = if large { Word::INDEXED } else { 0 };
+            let flags = if noted { Word::INDEXED } else { 0 };
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
             match block.exchange(word, cached) {
                 Ok(()) => break,
@@ -75,7 +76,7 @@ impl Core {
                 Err(_) => return,
             }
         }
-        if large && !word.has(Word::INDEXED) {
+        if noted && !word.has(Word::INDEXED) {
             device.blocks.note(hint.index());
         }
         if lease.is_none() {
@@ -85,6 +86,9 @@ impl Core {
         if self.closed.load(Ordering::Acquire) {
             self.settle_late_free();
             return;
+        }
+        if large && device.movables.are_on() {
+            device.gauge.large_freed(bytes);
         }
         if self.uncached {
             return;

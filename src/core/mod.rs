@@ -20,6 +20,7 @@ use crate::block::{Descriptor, Hint, StreamId};
 use crate::cache::HintCache;
 use crate::cache::thread::ThreadCache;
 use crate::config::{Kept, Rescue, Reuse, Settings};
+use crate::defrag::Movables;
 use crate::driver::{Caught, DeviceId, Driver};
 use crate::error::{Error, Result};
 use crate::fence::Fences;
@@ -38,6 +39,7 @@ pub struct Device {
     pub arena: Mutex<Arena>,
     pub shards: Shards,
     pub gauge: Arc<Gauge>,
+    pub movables: Movables,
     pub limit: u64,
     /// Address and bytes of the driver's reservation, where there is one.
     pub reservation: Option<(u64, u64)>,

@@ -343,6 +343,22 @@ impl Fences {
         Some(done)
     }
 
+    /// Copies device memory as work of a stream: the fence of that, and of all that it was given before.
+    /// None where its handle may be gone, or captures.
+    pub fn copy(
+        &self,
+        on: StreamId,
+        to: u64,
+        from: u64,
+        bytes: u64,
+    ) -> Option<DriverResult<Fence>> {
+        self.submitting(on, |fences| {
+            let stream = fences.stream(on);
+            let copied = fences.driver.copy(stream.device(), stream.handle(), to, from, bytes);
+            copied.map(|()| stream.stamp(on))
+        })
+    }
+
     /// As `wait`; the caller keeps the handle of `to` alive.
     fn wait_alone(&self, to: StreamId, fence: Fence) -> DriverResult<bool> {
         let fence = self.effective(fence);

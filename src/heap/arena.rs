@@ -241,7 +241,7 @@ impl Arena {
     }
 
     /// Policy `SameStream` asks the driver nothing.
-    fn new_inquiry(&self) -> Option<Asked> {
+    pub(super) fn new_inquiry(&self) -> Option<Asked> {
         (self.settings.reuse != Reuse::SameStream).then(Asked::default)
     }
 

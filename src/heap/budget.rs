@@ -15,7 +15,7 @@ const PENDING_SHARE: u64 = 128;
 
 /// Most bytes to hold as long as moving pages does, by the most bytes that were ever live, and the
 /// idle ones that wait for other streams.
-fn bound(peak_live: u64, pending: u64, headroom: Headroom) -> u64 {
+pub(super) fn bound(peak_live: u64, pending: u64, headroom: Headroom) -> u64 {
     let peak = peak_live as f64;
     let more = match headroom {
         Headroom::Automatic => (peak * HEADROOM).max(FLOOR.min(peak * FLOOR_SHARE)),

@@ -1,7 +1,7 @@
 //! A device's figures, readable by anybody at any time.
 
 use crate::config::{BUCKETS, Bucket};
-use crate::stats::{Ladder, Merging, bump};
+use crate::stats::{Ladder, Merging, Moves, bump};
 use crate::sync::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -49,6 +49,15 @@ pub struct Gauge {
     merge_ns: AtomicU64,
     recycled_blocks: AtomicU64,
     recycled_bytes: AtomicU64,
+    /// Granted bytes of large blocks in users' hands, and the most since the last step's end. Counted
+    /// only where somebody asks for them.
+    large: AtomicU64,
+    large_peak: AtomicU64,
+    /// Movable blocks: gaps, blocks and bytes moved, and how long that takes by estimate.
+    gaps: AtomicU64,
+    moved: AtomicU64,
+    moved_bytes: AtomicU64,
+    moved_ns: AtomicU64,
 }
 
 // Relaxed throughout: statistics, ordered with nothing.
@@ -126,6 +135,46 @@ impl Gauge {
             host_waits: count(Rung::HostWait),
             callbacks: count(Rung::Callback),
             refused: count(Rung::Refused),
+        }
+    }
+
+    /// A large block comes into a user's hands.
+    pub fn large_taken(&self, bytes: u64) {
+        let held = self.large.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if held > self.large_peak.load(Ordering::Relaxed) {
+            self.large_peak.fetch_max(held, Ordering::Relaxed);
+        }
+    }
+
+    /// And is freed.
+    pub fn large_freed(&self, bytes: u64) {
+        self.large.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The most large blocks' bytes at once since the last step's end.
+    pub fn peak_of_step(&self) -> u64 {
+        self.large_peak.load(Ordering::Relaxed)
+    }
+
+    /// The same; what comes next counts anew.
+    pub fn end_of_step(&self) -> u64 {
+        self.large_peak.swap(self.large.load(Ordering::Relaxed), Ordering::Relaxed)
+    }
+
+    /// A step gap has moved so many blocks.
+    pub fn count_moves(&self, blocks: u64, bytes: u64, time: Duration) {
+        self.gaps.fetch_add(1, Ordering::Relaxed);
+        self.moved.fetch_add(blocks, Ordering::Relaxed);
+        self.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.moved_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub fn moves(&self) -> Moves {
+        Moves {
+            gaps: self.gaps.load(Ordering::Relaxed),
+            blocks: self.moved.load(Ordering::Relaxed),
+            bytes: self.moved_bytes.load(Ordering::Relaxed),
+            time: Duration::from_nanos(self.moved_ns.load(Ordering::Relaxed)),
         }
     }
 

@@ -22,6 +22,7 @@ mod place;
 mod plain;
 mod plan;
 mod reclaim;
+mod relocate;
 mod segment_policy;
 mod segments;
 mod shortage;
@@ -32,6 +33,7 @@ mod window;
 
 pub use arena::{Addresses, Arena, Denied, Layout, Request};
 pub use gauge::{Gauge, Rung};
+pub use relocate::{Ground, Relocated};
 pub use shortage::Held;
 
 use crate::block::{Descriptor, Hint, Word};

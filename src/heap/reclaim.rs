@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const RELIEF_INTERVAL: u32 = 64;
 
 /// How long the first stream is waited for before the next one's turn.
-const FIRST_TURN: Duration = Duration::from_micros(200);
+pub(super) const FIRST_TURN: Duration = Duration::from_micros(200);
 
 impl Arena {
     /// The last resorts of a miss: everything idle claimed and merged, pages moved whosever they
@@ -221,7 +221,7 @@ impl Arena {
     }
 
     /// As `trim`, where such a device is waited for as long as `within`.
-    fn trim_within(&mut self, target: u64, within: Duration) -> DriverResult<()> {
+    pub(super) fn trim_within(&mut self, target: u64, within: Duration) -> DriverResult<()> {
         self.fences.finish_streams();
         if self.fences.is_capturing(self.supply.device) {
             // Memory goes back when no capture can be disturbed by it.

@@ -39,6 +39,11 @@ impl Segments {
         (address < self.0[place].end()).then_some(place)
     }
 
+    /// The segment that `address` lies in.
+    pub fn at(&self, address: u64) -> Option<&Segment> {
+        Some(&self.0[self.place_of(address)?])
+    }
+
     /// Whether a segment starts at `address`.
     pub fn start_at(&self, address: u64) -> bool {
         self.up_to(address).checked_sub(1).is_some_and(|place| self.0[place].address == address)

@@ -100,7 +100,7 @@ impl Arena {
     pub(super) fn recycle(&mut self) {
         let Some(mut recycler) = self.keeping.recycler.take() else { return };
         let (now, usage) = (self.now(), self.usage());
-        let due = recycler.due(now, usage, |hint| self.look_at(hint));
+        let due = recycler.due(now, usage, |hint| self.fate_of(hint));
         self.keeping.recycler = Some(recycler);
         self.give_up(due);
     }
@@ -112,7 +112,7 @@ impl Arena {
         let waiting: u64 = recycler.waiting().iter().map(|bucket| bucket.0).sum();
         // Not one by one where many wait.
         let bytes = request.bytes.max(waiting / 32);
-        let evicted = recycler.evict(bytes, self.now(), |hint| self.look_at(hint));
+        let evicted = recycler.evict(bytes, self.now(), |hint| self.fate_of(hint));
         self.keeping.recycler = Some(recycler);
         self.give_up(evicted)
     }
@@ -137,7 +137,7 @@ impl Arena {
     }
 
     /// What became of a block that was to wait.
-    fn look_at(&mut self, hint: Hint) -> Look {
+    fn fate_of(&mut self, hint: Hint) -> Look {
         let index = hint.index();
         let word = self.block(index).word();
         match word.state() {

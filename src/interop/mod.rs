@@ -21,6 +21,7 @@ use crate::driver::cuda::call::{Current, failed, refused};
 use crate::driver::{DeviceId, StreamHandle};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
+use crate::movable::Pinned;
 use crate::pool::Pool;
 use crate::stream::Stream;
 pub use bits::AnyBits;
@@ -400,6 +401,15 @@ unsafe impl<'a, 'b: 'a, T: Copy + 'static> PushKernelArg<&'b Buffer<T>> for Laun
 unsafe impl<'a, 'b: 'a, T: Copy + 'static> PushKernelArg<&'b mut Buffer<T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b mut Buffer<T>) -> &mut Self {
+        self.arg(arg.address_ref())
+    }
+}
+
+// SAFETY: what is pushed is the address of the address that the guard keeps while it is borrowed, and that
+// is the block's as long.
+unsafe impl<'a, 'b: 'a, T: Copy + 'static> PushKernelArg<&'b Pinned<'_, T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, arg: &'b Pinned<'_, T>) -> &mut Self {
         self.arg(arg.address_ref())
     }
 }

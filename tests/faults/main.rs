@@ -16,6 +16,7 @@ mod context;
 mod cuda;
 mod end;
 mod ground;
+mod movable;
 mod rig;
 mod stuck;
 mod workload;

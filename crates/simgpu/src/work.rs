@@ -85,6 +85,9 @@ impl World {
             }
         }
         if let (Some(oracle), Some(key)) = (&mut self.oracle, on.key) {
+            if matches!(work, Work::Copy { .. }) {
+                reached = oracle.carry_labels(reached);
+            }
             oracle.submit(key, &reached);
             if missed.is_some() {
                 // The hazard is noted; the work itself, which would end the context, is not run.
@@ -158,8 +161,8 @@ impl Sim {
         self.submit(Call::Launch, stream, &[Touch::read(address, len)], work)
     }
 
-    /// Copies `len` bytes within a device or between devices. The stream's device needs access to
-    /// both ranges.
+    /// Copies `len` bytes within a device or between devices, and the labels on them. The stream's
+    /// device needs access to both ranges.
     ///
     /// # Errors
     ///

@@ -190,6 +190,27 @@ impl History {
         }
     }
 
+    /// The labels on the bytes of `range`, in order: a number of bytes each.
+    pub(super) fn labels(&self, range: Range<u64>) -> Vec<(u64, Option<u64>)> {
+        let mut labels = Vec::new();
+        let mut at = range.start;
+        let first = self.start_of_interval_at(range.start);
+        for (&start, interval) in self.map.range(first..range.end) {
+            let (start, end) = (start.max(range.start), interval.end.min(range.end));
+            if start < end {
+                labels.extend((at < start).then(|| (start - at, None)));
+                let label = match interval.state.content {
+                    Content::Written { label, .. } => label,
+                    Content::NeverWritten => None,
+                };
+                labels.push((end - start, label));
+                at = end;
+            }
+        }
+        labels.extend((at < range.end).then(|| (range.end - at, None)));
+        labels
+    }
+
     /// Drops all history of `range`: its bytes are as if new.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
         if range.is_empty() {

@@ -159,6 +159,32 @@ impl Oracle {
         }
     }
 
+    /// The touches of a copy, whose reads come in the order in which its writes take what they read: the
+    /// writes put the labels that are on the bytes read now.
+    pub fn carry_labels(&self, touches: Vec<PhysTouch>) -> Vec<PhysTouch> {
+        let (mut all, writes): (Vec<_>, Vec<_>) =
+            touches.into_iter().partition(|touch| touch.access == Access::Read);
+        let mut labels = all.iter().flat_map(|read| self.history.labels(read.phys.clone()));
+        let mut run = (0, None);
+        let mut carried = Vec::new();
+        for write in writes {
+            let mut at = write.phys.start;
+            while at < write.phys.end {
+                while run.0 == 0 {
+                    run = labels.next().unwrap_or((u64::MAX, None));
+                }
+                let bytes = run.0.min(write.phys.end - at);
+                let address = write.address.wrapping_add(at - write.phys.start);
+                let (phys, label) = (at..at + bytes, run.1);
+                carried.push(PhysTouch { phys, address, access: Access::Write, label });
+                (run.0, at) = (run.0 - bytes, at + bytes);
+            }
+        }
+        drop(labels);
+        all.append(&mut carried);
+        all
+    }
+
     /// What an event recorded on `s` now stands for: all work submitted to `s` so far, and all that
     /// this was ordered after. For a stream that does not exist, nothing.
     pub fn record(&mut self, s: StreamKey) -> Clock {
