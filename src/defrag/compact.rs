@@ -385,7 +385,7 @@ mod tests {
         let piece = |at: u32| Piece {
             address: u64::from(at) * 10 * CELL,
             bytes: 10 * CELL,
-            kind: if at % 2 == 0 { Kind::Block(97 + at) } else { Kind::Idle },
+            kind: if at.is_multiple_of(2) { Kind::Block(97 + at) } else { Kind::Idle },
             stretch: 0,
         };
         let pieces: Vec<Piece> = (0..16).map(piece).collect();

@@ -82,7 +82,7 @@ fn checkerboard<M: Machine>(yard: &mut Yard<M>, stream: &Stream, count: usize) -
     let things: Vec<Thing> = (0..count).map(|_| yard.get(stream, bytes)).collect();
     let mut kept = Vec::new();
     for (number, thing) in things.into_iter().enumerate() {
-        if number % 2 == 0 { kept.push(thing) } else { _ = yard.read(stream, &thing) }
+        if number.is_multiple_of(2) { kept.push(thing) } else { _ = yard.read(stream, &thing) }
     }
     kept
 }

@@ -246,3 +246,31 @@ fn a_rendezvous_orders_its_streams() {
         assert_eq!(kinds(sim), [HazardKind::Unordered]);
     });
 }
+
+/// A copy takes the labels along, piece by piece, over pages that are no neighbours, and leaves its
+/// source's as they are; where there was none there is none.
+#[test]
+fn labels_follow_copies() {
+    everywhere(|sim| {
+        let stream = sim.stream_create(0).unwrap();
+        let (from, to) = (mapped(sim, 2), mapped(sim, 3));
+        let start = from + PAGE - 1000;
+        for (at, len, label) in
+            [(start, 600, Some(1)), (start + 600, 900, Some(2)), (start + 1500, 500, None)]
+        {
+            let write = Touch::write(at, len);
+            let write = label.map_or(write, |label| write.label(label));
+            sim.launch(stream, &[write]).unwrap();
+        }
+        sim.copy(stream, to + 2 * PAGE - 700, start, 2000).unwrap();
+        for at in [to + 2 * PAGE - 700, start] {
+            sim.launch(stream, &[Touch::read(at, 600).label(1)]).unwrap();
+            sim.launch(stream, &[Touch::read(at + 600, 900).label(2)]).unwrap();
+        }
+        assert_eq!(kinds(sim), []);
+        // One byte further there is another's, and behind that nobody's.
+        sim.launch(stream, &[Touch::read(to + 2 * PAGE - 700, 601).label(1)]).unwrap();
+        sim.launch(stream, &[Touch::read(to + 2 * PAGE + 800, 500).label(2)]).unwrap();
+        assert_eq!(kinds(sim), [HazardKind::StaleContent; 2]);
+    });
+}
