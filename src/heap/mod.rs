@@ -9,6 +9,8 @@
 //! on the state word has it.
 
 mod arena;
+#[cfg_attr(not(any(test, loom)), allow(dead_code, reason = "for the chunks to come"))]
+mod buddy;
 mod budget;
 mod check;
 mod extent;
@@ -29,6 +31,8 @@ mod supply;
 mod window;
 
 pub use arena::{Addresses, Arena, Denied, Layout, Request};
+#[cfg(loom)]
+pub use buddy::Tree;
 pub use gauge::{Gauge, Rung};
 
 use crate::block::{Descriptor, Hint, Word};
