@@ -1,6 +1,6 @@
 //! What a pool is to be like, and how it is built.
 
-use crate::config::{Headroom, Rescue, Reuse, Settings, Watermarks};
+use crate::config::{Buddy, Headroom, Rescue, Reuse, Settings, Watermarks};
 use crate::core::{Core, Device, Handle};
 use crate::driver::{Caught, DeviceId, Driver};
 use crate::error::{Error, OutOfMemory, Result};
@@ -17,6 +17,7 @@ use std::time::Duration;
 pub struct Builder {
     driver: Arc<dyn Driver>,
     reuse: Reuse,
+    buddy: Buddy,
     headroom: Option<Headroom>,
     capacity: Option<u64>,
     capacities: Vec<(DeviceId, u64)>,
@@ -37,6 +38,7 @@ impl Builder {
         Self {
             driver,
             reuse: Reuse::default(),
+            buddy: Buddy::default(),
             headroom: None,
             capacity: None,
             capacities: Vec::new(),
@@ -55,6 +57,13 @@ impl Builder {
     #[must_use]
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.reuse = reuse;
+        self
+    }
+
+    /// Which blocks come from the buddy system. Default: [`Buddy::LongLived`].
+    #[must_use]
+    pub fn buddy(mut self, buddy: Buddy) -> Self {
+        self.buddy = buddy;
         self
     }
 
@@ -249,7 +258,7 @@ impl Builder {
             (Addresses::Drivers, None, Blocks::anywhere())
         };
         let layout = Layout { page_bytes, addresses, limit };
-        let blocks = Arc::new(blocks);
+        let blocks = Arc::new(blocks.with_buddy(self.buddy));
         let gauge = Arc::new(Gauge::default());
         let mut arena = Arena::new(
             Arc::clone(&self.driver),

@@ -67,7 +67,7 @@ mod table;
 pub use block::StreamId;
 pub use buffer::Buffer;
 pub use builder::Builder;
-pub use config::{Headroom, Reuse};
+pub use config::{Buddy, Headroom, Lifetime, Reuse};
 pub use driver::DeviceId;
 pub use error::{Error, OutOfMemory, Result, StreamBytes};
 pub use graph::{Capture, GraphMemory};
@@ -75,7 +75,7 @@ pub use graph::{Capture, GraphMemory};
 pub use level::Level;
 pub use pin::Pin;
 pub use pool::Pool;
-pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Stats};
+pub use stats::{BuddyStats, CrossStream, DeviceStats, Hits, Ladder, Stats};
 pub use stream::Stream;
 
 /// The README's program, compiled and run.

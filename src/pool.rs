@@ -1,13 +1,14 @@
 //! The pool, as users hold it.
 
 use crate::builder::Builder;
+use crate::config::Lifetime;
 use crate::core::{Enter, Handle};
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
 use crate::level::Level;
 use crate::pin::Pin;
-use crate::stats::{Counters, CrossStream, DeviceStats, Hits, Stats};
+use crate::stats::{BuddyStats, Counters, CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
 use crate::sync::{Arc, Ordering, lock, on_each};
 use std::fmt;
@@ -99,8 +100,18 @@ impl Pool {
     /// As [`Stream::alloc`]; [`Error::ForeignStream`] when the stream belongs to another pool.
     #[inline]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<u64> {
+        self.allocate_as(bytes, stream, Lifetime::Transient)
+    }
+
+    /// As [`Pool::allocate`], for a block that is to live so long.
+    ///
+    /// # Errors
+    /// As [`Pool::allocate`].
+    #[inline]
+    pub fn allocate_as(&self, bytes: u64, stream: &Stream, lifetime: Lifetime) -> Result<u64> {
         self.own(stream)?;
-        let grant = self.0.allocate(stream.home(), stream.served_as(), bytes, Enter::Wait)?;
+        let (home, id) = (stream.home(), stream.served_as());
+        let grant = self.0.allocate_as(home, id, bytes, lifetime, Enter::Wait)?;
         grant.block.set_raw();
         Ok(grant.block.address())
     }
@@ -213,6 +224,7 @@ impl Pool {
             hits.thread += counters.thread_hits.load(Ordering::Relaxed);
             hits.stream += counters.stream_hits.load(Ordering::Relaxed);
             hits.shard += counters.shard_hits.load(Ordering::Relaxed);
+            hits.buddy += counters.buddy_hits.load(Ordering::Relaxed);
             hits.heap += counters.heap_hits.load(Ordering::Relaxed);
         };
         if !forked {
@@ -225,6 +237,7 @@ impl Pool {
             peak_reserved_bytes: device.gauge.peak(),
             limit_bytes: device.limit,
             ladder: device.gauge.ladder(),
+            buddy: if forked { BuddyStats::default() } else { lock(&device.arena).buddy_stats() },
         });
         let cross_stream = CrossStream {
             hits: core.devices.iter().map(|device| device.gauge.cross_hits()).sum(),

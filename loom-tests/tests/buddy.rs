@@ -89,14 +89,13 @@ fn two_claims_of_one_unit() {
 
 /// A thread claims all of a tree while two claim parts of it.
 ///
-/// The bugs would be: the whole and a part are held at once; one is refused although nobody has what it
-/// asked for.
+/// The bugs would be: the whole and a part are held at once; everybody gives way.
 #[test]
 fn the_whole_against_parts() {
     static SEEN: Outcomes = Outcomes::new();
     explore("the_whole_against_parts", || {
-        let (chunk, []) = Chunk::new(4, []);
-        let claims = [4, 1, 2].map(|units| {
+        let (chunk, []) = Chunk::new(2, []);
+        let claims = [2, 1, 1].map(|units| {
             let on = chunk.clone();
             role(move || on.claim(units))
         });
@@ -104,7 +103,7 @@ fn the_whole_against_parts() {
         let parts = won[1..].iter().flatten().count();
         match won[0] {
             Some(_) => assert_eq!(parts, 0, "a part of what another holds"),
-            None => assert_eq!(parts, 2, "somebody gave way to nobody"),
+            None => assert_ne!(parts, 0, "everybody gave way"),
         }
         SEEN.reached_if(0, parts == 0);
         SEEN.reached_if(1, parts == 2);
@@ -115,9 +114,8 @@ fn the_whole_against_parts() {
 
 /// A thread frees half of a tree while others claim more than a half, and a unit.
 ///
-/// The bugs would be: the larger node is had while its half is held, and what its owner writes below is
-/// undone by the free; a claim that finds the node free does not come after its earlier use; what a claim in
-/// vain told the ancestors is lost.
+/// The bugs would be: a node is had while its half is held; a claim that finds a node free does not come
+/// after its earlier use; what a claim in vain told the ancestors is lost.
 #[test]
 fn a_free_against_a_claim_of_more() {
     static SEEN: Outcomes = Outcomes::new();
@@ -140,67 +138,64 @@ fn a_free_against_a_claim_of_more() {
     SEEN.assert_all(3);
 }
 
-/// A claim of three units takes a node of four and gives its tail back, while two threads claim units.
+/// Two threads claim runs over the border of the halves, from the same unit on.
 ///
-/// The bugs would be: the tail is had before it is given back, or with a word below it that is not written
-/// yet; the node opens although something of it is not.
+/// The bugs would be: both have what lies in one half; who has lost in the other half keeps what it had
+/// taken in the first, or its counts.
 #[test]
-fn the_tail_against_claims_of_it() {
+fn two_runs_over_a_border() {
     static SEEN: Outcomes = Outcomes::new();
-    explore("the_tail_against_claims_of_it", || {
-        let (chunk, []) = Chunk::new(4, []);
-        let on = chunk.clone();
-        let three = role(move || on.claim(3));
-        let claims = [(); 2].map(|()| {
+    explore("two_runs_over_a_border", || {
+        let (chunk, [first]) = Chunk::new(4, [1]);
+        let claims = [2, 3].map(|units| {
             let on = chunk.clone();
-            role(move || on.claim(1))
+            role(move || on.claim(units))
         });
-        let three = three.join().unwrap();
-        let units = claims.map(|claim| claim.join().unwrap());
-        let count = units.iter().flatten().count();
-        assert!(count <= if three.is_some() { 1 } else { 2 }, "more than there is");
-        assert!(three.is_some() || count > 0, "everybody gave way");
-        let tail = units.iter().flatten().any(|unit| unit.first == 3);
-        SEEN.reached_if(0, three.is_some() && tail);
-        SEEN.reached_if(1, three.is_some() && count == 0);
-        SEEN.reached_if(2, three.is_none() && count == 2);
-        chunk.settle(units.into_iter().flatten().chain(three));
+        let on = chunk.clone();
+        let free = role(move || on.release(first));
+        let won = claims.map(|claim| claim.join().unwrap());
+        free.join().unwrap();
+        let units: u32 = won.iter().flatten().map(|held| held.units).sum();
+        SEEN.reached_if(0, units == 2);
+        SEEN.reached_if(1, units == 3);
+        assert!((1..=4).contains(&units), "everybody gave way, or nobody");
+        chunk.settle(won.into_iter().flatten());
     });
-    SEEN.assert_all(3);
+    SEEN.assert_all(2);
 }
 
-/// Two halves are freed at once, one of them in pieces, while a third thread claims all of it.
+/// Runs on both sides of a border are freed at once, while a third thread claims all of it.
 ///
 /// The bugs would be: both frees leave it to the other to free what is above; the whole is had between.
 #[test]
-fn frees_of_both_halves() {
+fn frees_on_both_sides_of_a_border() {
     static SEEN: Outcomes = Outcomes::new();
-    explore("frees_of_both_halves", || {
-        let (chunk, taken) = Chunk::new(8, [3, 4]);
+    explore("frees_on_both_sides_of_a_border", || {
+        let (chunk, taken) = Chunk::new(4, [3, 1]);
         let frees = taken.map(|held| {
             let on = chunk.clone();
             role(move || on.release(held))
         });
         let on = chunk.clone();
-        let claim = role(move || on.claim(8).or_else(|| on.claim(4)));
-        frees.map(|free| free.join().unwrap());
+        let claim = role(move || on.claim(4));
+        frees.into_iter().for_each(|free| free.join().unwrap());
         let won = claim.join().unwrap();
-        SEEN.reached(won.map_or(0, |won| won.units / 4));
+        SEEN.reached(u32::from(won.is_some()));
         chunk.settle(won);
     });
-    SEEN.assert_all(3);
+    SEEN.assert_all(2);
 }
 
 /// A free is held up anywhere, while a second thread takes and frees the same unit, and a third takes its
-/// neighbour, then the pair.
+/// neighbour, then all there is.
 ///
-/// The bug would be: the first free takes off the ancestors what a later claim has put there, and the pair
-/// is had although its half is held. (With bits for the sides in place of counts it is.)
+/// The bug would be: the first free takes off the ancestors what a later claim has put there, and the whole
+/// is had although a unit is held. (With bits for the sides in place of counts it is.)
 #[test]
 fn a_late_free_against_later_claims() {
     static SEEN: Outcomes = Outcomes::new();
     explore("a_late_free_against_later_claims", || {
-        let (chunk, [half, other]) = Chunk::new(4, [1, 2]);
+        let (chunk, [half]) = Chunk::new(2, [1]);
         let on = chunk.clone();
         let late = role(move || on.release(half));
         let on = chunk.clone();
@@ -214,12 +209,12 @@ fn a_late_free_against_later_claims() {
         let next = role(move || (on.claim(1), on.claim(2)));
         late.join().unwrap();
         let same = passing.join().unwrap();
-        let (unit, pair) = next.join().unwrap();
-        assert!(unit.is_none() || pair.is_none(), "a pair is had, and its half");
+        let (unit, whole) = next.join().unwrap();
+        assert!(unit.is_none() || whole.is_none(), "the whole is had, and a unit");
         SEEN.reached_if(0, same);
         SEEN.reached_if(1, unit.is_some());
-        SEEN.reached_if(2, pair.is_some());
-        chunk.settle(unit.into_iter().chain(pair).chain([other]));
+        SEEN.reached_if(2, whole.is_some());
+        chunk.settle(unit.into_iter().chain(whole));
     });
     SEEN.assert_all(3);
 }

@@ -1,5 +1,9 @@
 //! What can be set when a pool is built.
 
+mod lifetime;
+
+pub use lifetime::{Buddy, Lifetime};
+
 use crate::error::OutOfMemory;
 use crate::sync::Arc;
 use std::fmt;

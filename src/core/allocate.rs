@@ -1,10 +1,10 @@
 //! One allocation, from layer to layer.
 
 use super::{Core, Device, Enter, Grant};
-use crate::block::{Descriptor, Hint, StreamId};
+use crate::block::{Descriptor, Hint, StreamId, Word};
 use crate::cache::Probe;
 use crate::cache::thread::Entry;
-use crate::config::Reuse;
+use crate::config::{Lifetime, Reuse};
 use crate::error::{Error, Result};
 use crate::fence::Asked;
 use crate::heap::{Arena, Denied, Request, Rung};
@@ -13,6 +13,9 @@ use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
 use crate::sync::{AtomicU64, MutexGuard, Ordering, lock};
 use std::sync::TryLockError;
+
+/// A way in which the arena serves a request.
+type Serve = fn(&mut Arena, Request) -> std::result::Result<(u32, Word), Denied>;
 
 impl Core {
     /// Allocates `bytes` on `stream` of `device`. A hit in the thread cache ends here.
@@ -39,16 +42,17 @@ impl Core {
                 }
             }
         }
-        self.allocate_shared(device, stream, bytes, enter)
+        self.allocate_shared(device, stream, bytes, Lifetime::Transient, enter)
     }
 
     #[cold]
     #[inline(never)]
-    fn allocate_shared<'c>(
+    pub(super) fn allocate_shared<'c>(
         &'c self,
         device: &'c Device,
         stream: StreamId,
         bytes: u64,
+        lifetime: Lifetime,
         enter: Enter,
     ) -> Result<Grant<'c>> {
         self.check_process()?;
@@ -61,6 +65,10 @@ impl Core {
         let granted = size::granted(bytes);
         let key = granted / QUANTUM;
         let lease = lease::get(self);
+        if let Some(granted) = self.chunked(device, stream, bytes, lifetime) {
+            let request = Request { stream, bytes: granted, requested: bytes };
+            return self.allocate_apart(lease, device, request, enter);
+        }
         if let (Some(cache), true) = (lease, size::is_small(bytes)) {
             self.want(cache, stream, size::class_of(bytes));
         }
@@ -68,17 +76,21 @@ impl Core {
             Some(found) => found,
             None => {
                 let request = Request { stream, bytes: granted, requested: bytes };
-                (self.take_from_arena(device, request, enter)?, Layer::Heap)
+                (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap)
             }
         };
         grant.block.set_requested(bytes);
+        self.count_hit(lease, layer);
+        Ok(grant)
+    }
+
+    pub(super) fn count_hit(&self, lease: Option<&Lease>, layer: Layer) {
         match lease {
             Some(cache) => bump(layer.counter(&cache.counters), 1),
             None => {
                 layer.counter(&self.strays).fetch_add(1, Ordering::Relaxed);
             }
         }
-        Ok(grant)
     }
 
     /// The thread asked for a small size: it keeps bins for it from now on.
@@ -100,7 +112,7 @@ impl Core {
     }
 
     /// A block of exactly this size from the stream's cache or the shards.
-    fn find_cached<'c>(
+    pub(super) fn find_cached<'c>(
         &'c self,
         lease: Option<&Lease>,
         device: &'c Device,
@@ -174,17 +186,19 @@ impl Core {
         None
     }
 
-    fn take_from_arena<'c>(
+    /// Serves a miss by one of the arena's ways.
+    pub(super) fn take_from_arena<'c>(
         &'c self,
         device: &'c Device,
         request: Request,
         enter: Enter,
+        serve: Serve,
     ) -> Result<Grant<'c>> {
         loop {
             // The callback may come back in a child.
             self.check_process()?;
             let mut arena = self.enter(device, enter)?;
-            let outcome = arena.allocate(request);
+            let outcome = serve(&mut arena, request);
             drop(arena);
             let report = match outcome {
                 Ok((index, word)) => {
@@ -224,9 +238,10 @@ impl Core {
 
 /// Where an allocation was served.
 #[derive(Clone, Copy)]
-enum Layer {
+pub(super) enum Layer {
     Stream,
     Shard,
+    Buddy,
     Heap,
 }
 
@@ -235,6 +250,7 @@ impl Layer {
         match self {
             Self::Stream => &counters.stream_hits,
             Self::Shard => &counters.shard_hits,
+            Self::Buddy => &counters.buddy_hits,
             Self::Heap => &counters.heap_hits,
         }
     }

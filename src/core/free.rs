@@ -1,6 +1,6 @@
 //! One free: the stamp, the state word, and where the hint goes.
 
-use super::{Core, Device, Grant};
+use super::{Core, Device, Grant, chunk_key};
 use crate::block::{Descriptor, Fence, State, StreamId, Word};
 use crate::cache::thread::Entry;
 use crate::error::{Error, Result};
@@ -63,11 +63,12 @@ impl Core {
         } else {
             block.stamp_own(self.fences.stamp(stream));
         }
-        // A large block is in the arena's index, or goes there by a note: exactly one is pushed
-        // for each time the flag is set.
-        let large = !size::is_small(bytes);
+        // A large block is in the arena's index, or goes there by a note, and so is one in a chunk: exactly
+        // one is pushed for each time the flag is set.
+        let apart = word.has(Word::APART);
+        let noted = apart || !size::is_small(bytes);
         loop {
-            let flags = if large { Word::INDEXED } else { 0 };
+            let flags = if noted { Word::INDEXED } else { 0 };
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
             match block.exchange(word, cached) {
                 Ok(()) => break,
@@ -75,8 +76,11 @@ impl Core {
                 Err(_) => return,
             }
         }
-        if large && !word.has(Word::INDEXED) {
-            device.blocks.note(hint.index());
+        if noted && !word.has(Word::INDEXED) {
+            match apart {
+                true => device.blocks.note_apart(hint.index()),
+                false => device.blocks.note(hint.index()),
+            }
         }
         if lease.is_none() {
             // Pairs with the fence in `close`. A thread with a lease looks again when it ends it.
@@ -87,7 +91,8 @@ impl Core {
             return;
         }
         let own = !uses && !self.fences.has_ended(stream);
-        self.file(lease, device, Grant { block, hint }, stream, own);
+        let key = if apart { chunk_key(bytes) } else { bytes / QUANTUM };
+        self.file(lease, device, Grant { block, hint }, stream, key, own);
     }
 
     /// Files the hint of a block that was just freed.
@@ -97,13 +102,12 @@ impl Core {
         device: &Device,
         Grant { block, hint }: Grant<'_>,
         stream: StreamId,
+        key: u64,
         own: bool,
     ) {
         let guard = lease::pin(lease);
-        let bytes = block.size();
-        let key = bytes / QUANTUM;
         let cache = if own { self.stream_cache(stream) } else { None };
-        if !size::is_small(bytes) {
+        if !size::is_small(key * QUANTUM) {
             let _ = cache.is_some_and(|cache| cache.put_over(key, hint, &guard))
                 || device.shards.put_over(stream, key, hint, &guard);
             return;
@@ -193,7 +197,9 @@ impl Core {
         match word.state() {
             State::Live => Ok((device, Grant { block, hint: word.hint(index) }, word)),
             State::Cached | State::Claimed => Err(Error::NotAllocated { address }),
-            State::Spare | State::Free | State::Hole => Err(Error::UnknownAddress { address }),
+            State::Spare | State::Free | State::Hole | State::Chunk => {
+                Err(Error::UnknownAddress { address })
+            }
         }
     }
 }

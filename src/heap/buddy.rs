@@ -5,39 +5,94 @@
 //! words over the memory; a node is claimed by one compare-and-swap from 0, its ancestors are told,
 //! and a claim that meets an occupied ancestor is rolled back; nobody waits for anybody.
 //!
-//! Two things are other than there. An ancestor's word holds *how many units* are taken below it,
-//! where theirs holds a bit for each side and another for "the side is about to be free": such bits do not
-//! say whose they are, and a free that is held up between freeing its node and telling its parent may take
-//! away the bit of a later claim below the parent, whose memory is then given out twice. Counts are added
-//! and subtracted, in whatever order. And the ancestors are told *before* the node is claimed, from the
-//! root down, and after it is free, from the node up. So a word that is 0 has nothing but zeros
-//! below it, and whoever claims it has all of its subtree to itself.
+//! Three things are other than there.
 //!
-//! That is why a claim can keep the first n units of its node and give the rest back at once: it writes
-//! the subtree as it is to be, with plain stores, then opens the node. Freeing goes over the same
-//! pieces, the binary decomposition of n.
+//! *Counts.* A word says how many units are taken below its node, where theirs has a bit for each side and
+//! another for "the side is about to be free". Such bits do not say whose they are: a free that is held up
+//! between freeing its node and telling the ancestors may take away the bit of a later claim below them, and
+//! that claim's memory is given out a second time (a model of the published algorithm finds it with three
+//! threads). Counts are added and subtracted, in whatever order.
+//!
+//! *From above.* The ancestors are told before the node is claimed, from the root down, and after it is free,
+//! from the node up. So a word that is 0 has nothing but zeros below it.
+//!
+//! *Runs.* What is given out is a run of units: the nodes of its binary decomposition, claimed from left to
+//! right, all or none. A buddy system that gives one node loses up to half of it, and one that gives back
+//! the node's tail leaves tails that nothing of the size fits in.
 //!
 //! # Invariants
 //!
 //! ```text
-//! word(n) = FULL + t          n is claimed as a whole;   t: units of claims that are being rolled back
-//! word(n) = u                 u units are taken below n, or are about to be, or have just ceased to be
-//! word(n) = 0 or FULL  =>  word(m) = 0 for every m below n, unless n's owner is writing there
+//! word(n) = FULL + t    n is claimed as a whole;   t: units of claims that find that out
+//! word(n) = u           u units are taken below n, or are about to be, or have just ceased to be
+//! word(n) = 0  =>  word(m) = 0 for every m below n;   of FULL likewise
 //! at rest: word(n) = taken(2n) + taken(2n + 1),  taken(n) = size(n) where FULL, else word(n);  t = 0
 //! ```
+//!
+//! # Why somebody always gets on
+//!
+//! A claim goes over nodes from the root down and from left to right, and fails at a node that is FULL. If
+//! that is another claim's which fails in its turn, it does so further on in this order, which ends: some
+//! claim fails for none but those that succeeded, or not at all.
 
 use crate::sync::{AtomicU32, Ordering};
+use std::ops::Range;
 
 /// In a word: the node is claimed as a whole.
 const FULL: u32 = 1 << 31;
 
-/// Nodes that a search looks at for the tightest before it is content with what it has.
-const LOOKS: u32 = 256;
-
 /// The tree over a chunk of `2^k` units. Node 1 is the root, `2n` and `2n + 1` are the halves of `n`.
-/// Claims and releases are lock-free, and wait for nobody.
+/// Claims and releases are lock-free.
 pub struct Tree {
     words: Box<[AtomicU32]>,
+}
+
+/// A node, and the units that it stands for.
+#[derive(Clone, Copy)]
+struct Node {
+    index: u32,
+    first: u32,
+    size: u32,
+}
+
+impl Node {
+    fn halves(self) -> [Self; 2] {
+        let (index, size) = (self.index * 2, self.size / 2);
+        [
+            Self { index, first: self.first, size },
+            Self { index: index + 1, first: self.first + size, size },
+        ]
+    }
+
+    fn is_unit(self) -> bool {
+        self.size == 1
+    }
+
+    /// What of a run lies in it.
+    fn part(self, run: &Range<u32>) -> Range<u32> {
+        run.start.max(self.first)..run.end.min(self.first + self.size)
+    }
+}
+
+/// The free runs of a search, from left to right.
+struct Runs {
+    wanted: u32,
+    /// The one that goes on where the search is.
+    run: Range<u32>,
+    /// The shortest so far that is long enough.
+    best: Option<Range<u32>>,
+}
+
+impl Runs {
+    /// The run ends here. Says whether it is just right.
+    fn end(&mut self, at: u32) -> bool {
+        let run = std::mem::replace(&mut self.run, at..at);
+        let fits = run.len() as u32 >= self.wanted;
+        if fits && self.best.as_ref().is_none_or(|best| run.len() < best.len()) {
+            self.best = Some(run.clone());
+        }
+        run.len() as u32 == self.wanted
+    }
 }
 
 impl Tree {
@@ -51,13 +106,16 @@ impl Tree {
 
     /// Opens a closed tree, of which all is free then.
     pub fn open(&self) {
-        // Release: who claims something sees what the opener wrote before.
-        self.words[1].fetch_sub(FULL, Ordering::AcqRel);
+        self.vacate(self.root());
     }
 
     /// Claims all of the tree if nothing of it is taken: until `open` nobody gets any.
     pub fn close(&self) -> bool {
-        self.seize(1)
+        self.seize(self.root())
+    }
+
+    fn root(&self) -> Node {
+        Node { index: 1, first: 0, size: self.units() }
     }
 
     /// Units in all.
@@ -73,147 +131,113 @@ impl Tree {
         }
     }
 
-    /// Takes `units` units in a row and returns the first. It is a multiple of the next power of two.
+    /// Takes `units` units in a row, of the shortest free run that has so many, and returns the first.
     /// `None` when there are none, as far as could be seen: what others are about to give up may be missed.
     pub fn claim(&self, units: u32) -> Option<u32> {
-        if units == 0 || units > self.units() {
+        if units == 0 {
             return None;
         }
-        let cover = units.next_power_of_two();
         loop {
-            // That a node is lost after it was found takes a claim of another's there, below, or above.
-            // The last can only be one that succeeded; claims of lower nodes fail for no reason but such;
-            // so somebody always gets on.
-            let node = self.find(cover)?;
-            if self.announce(node, cover) {
-                self.keep(node, cover, units);
-                let first = self.units() / cover;
-                return Some((node - first) * cover);
+            let mut runs = Runs { wanted: units, run: 0..0, best: None };
+            if !self.find(self.root(), &mut runs) {
+                runs.end(self.units());
+            }
+            let first = runs.best?.start;
+            if self.take(self.root(), first..first + units) {
+                return Some(first);
             }
         }
     }
 
-    /// The first node of the size in the smallest free one that has one.
-    fn find(&self, cover: u32) -> Option<u32> {
-        let mut best: Option<(u32, u32)> = None;
-        let (mut node, mut size, mut looks) = (1, self.units(), 0);
-        loop {
-            // Relaxed: a hint, which the claim checks.
-            let word = self.words[node as usize].load(Ordering::Relaxed);
-            looks += 1;
-            if word == 0 {
-                if size == cover {
-                    return Some(node);
-                }
-                if best.is_none_or(|(smallest, _)| size < smallest) {
-                    best = Some((size, node));
-                }
-            } else if word & FULL == 0 && size > cover && size.saturating_sub(word) >= cover {
-                (node, size) = (node * 2, size / 2);
-                continue;
-            }
-            // Past what lies under this node.
-            while node % 2 == 1 && node > 1 {
-                (node, size) = (node / 2, size * 2);
-            }
-            if node == 1 || looks > LOOKS && best.is_some() {
-                return best.map(|(size, node)| node * (size / cover));
-            }
-            node += 1;
+    /// Looks through a node from left to right. True, and the rest not looked at, once a run is just right.
+    fn find(&self, node: Node, runs: &mut Runs) -> bool {
+        // Relaxed: a hint, which the claim checks.
+        let word = self.words[node.index as usize].load(Ordering::Relaxed);
+        if word == 0 {
+            runs.run.end = node.first + node.size;
+            false
+        } else if word >= node.size || node.is_unit() {
+            let right = runs.end(node.first);
+            runs.run = node.first + node.size..node.first + node.size;
+            right
+        } else {
+            node.halves().into_iter().any(|half| self.find(half, runs))
         }
     }
 
-    /// Tells the ancestors, the root first, and claims the node. False, with nothing changed, when an
-    /// ancestor is claimed as a whole, or something of the node is.
-    fn announce(&self, node: u32, size: u32) -> bool {
-        let depth = node.ilog2();
-        for up in (1..=depth).rev() {
-            // Acquire: below a node that its owner has just opened we see what it wrote there. Release:
-            // the releases before, of which this goes on, count for who finds the word 0.
-            let seen = self.words[(node >> up) as usize].fetch_add(size, Ordering::AcqRel);
-            if seen & FULL != 0 {
-                self.withdraw(node, up, size);
+    /// Claims what of a run lies in a node, which is something. False, with nothing changed, when some of it
+    /// is taken.
+    fn take(&self, node: Node, run: Range<u32>) -> bool {
+        let run = node.part(&run);
+        if run.len() as u32 == node.size {
+            if self.seize(node) {
+                return true;
+            }
+            if node.is_unit() {
                 return false;
             }
+            // Somebody has only told it of a claim below; he may never come to an end.
         }
-        let claimed = self.seize(node);
-        if !claimed {
-            self.withdraw(node, 1, size);
+        // Acquire: what has been given up below comes before, where we find it. Release: the releases
+        // before, of which this goes on, count for who finds the word 0.
+        let word = &self.words[node.index as usize];
+        let seen = word.fetch_add(run.len() as u32, Ordering::AcqRel);
+        let [left, right] = node.halves();
+        let taken = seen & FULL == 0 && {
+            let (below, above) = (left.part(&run), right.part(&run));
+            let has_left = !below.is_empty();
+            let left_taken = !has_left || self.take(left, below.clone());
+            let taken = left_taken && (above.is_empty() || self.take(right, above));
+            if left_taken && has_left && !taken {
+                self.give(left, below);
+            }
+            taken
+        };
+        if !taken {
+            // Release pairs with the acquire in `seize`: who finds 0 here finds zeros below.
+            word.fetch_sub(run.len() as u32, Ordering::AcqRel);
         }
-        claimed
+        taken
+    }
+
+    /// Gives back what `claim` gave.
+    pub fn release(&self, first: u32, units: u32) {
+        self.give(self.root(), first..first + units);
+    }
+
+    /// Gives up what of a run lies in a node, which is something, from below.
+    fn give(&self, node: Node, run: Range<u32>) {
+        let run = node.part(&run);
+        let word = &self.words[node.index as usize];
+        // Relaxed: that it is claimed as a whole is our own doing.
+        if run.len() as u32 == node.size && word.load(Ordering::Relaxed) & FULL != 0 {
+            return self.vacate(node);
+        }
+        for half in node.halves() {
+            let part = half.part(&run);
+            if !part.is_empty() {
+                self.give(half, part);
+            }
+        }
+        // Release, as in `take`: after what is below.
+        let seen = word.fetch_sub(run.len() as u32, Ordering::AcqRel);
+        debug_assert!(seen & !FULL >= run.len() as u32, "{run:?} was not taken");
     }
 
     /// Claims a node of which nothing is taken.
-    fn seize(&self, node: u32) -> bool {
+    fn seize(&self, node: Node) -> bool {
         // Acquire pairs with the release of those who made it 0: what they did with the memory, and to the
-        // words below, comes before. Release, as the store that `keep` and `release` add to.
-        self.words[node as usize]
+        // words below, comes before. Release, as the start of what others add to.
+        self.words[node.index as usize]
             .compare_exchange(0, FULL, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Takes units off the ancestors of a node from the `up`-th on, the root last.
-    fn withdraw(&self, node: u32, up: u32, units: u32) {
-        for up in up..=node.ilog2() {
-            // Release pairs with the acquire in `seize`: who finds 0 here finds zeros below.
-            self.words[(node >> up) as usize].fetch_sub(units, Ordering::AcqRel);
-        }
-    }
-
-    /// Keeps the first `units` units of a node that was just claimed, and gives up the others.
-    fn keep(&self, node: u32, size: u32, units: u32) {
-        if units == size {
-            return;
-        }
-        let (mut at, mut half, mut rest) = (node, size, units);
-        while rest < half {
-            if at != node {
-                // Relaxed, here and below: all of it is ours, and published by the release at the end.
-                self.words[at as usize].store(rest, Ordering::Relaxed);
-            }
-            (at, half) = (at * 2, half / 2);
-            if rest > half {
-                self.words[at as usize].store(FULL, Ordering::Relaxed);
-                (at, rest) = (at + 1, rest - half);
-            }
-        }
-        self.words[at as usize].store(FULL, Ordering::Relaxed);
-        // Release pairs with the acquire in `announce`: from now on others come by.
-        self.words[node as usize].fetch_sub(FULL - units, Ordering::AcqRel);
-        self.withdraw(node, 1, size - units);
-    }
-
-    /// Gives back what `claim` gave for `units` units.
-    pub fn release(&self, first: u32, units: u32) {
-        let cover = units.next_power_of_two();
-        let node = self.units() / cover + first / cover;
-        // The last piece of the decomposition.
-        let (mut at, mut size, mut rest) = (node, cover, units);
-        while rest < size {
-            (at, size) = (at * 2, size / 2);
-            if rest > size {
-                (at, rest) = (at + 1, rest - size);
-            }
-        }
-        // From there up, each piece before the ancestor that counts it. Release pairs with the acquire in
-        // `seize`: what was done with the memory comes before.
-        self.vacate(at);
-        let mut freed = size;
-        while at != node {
-            if at % 2 == 1 {
-                self.vacate(at - 1);
-                freed += size;
-            }
-            (at, size) = (at / 2, size * 2);
-            self.words[at as usize].fetch_sub(freed, Ordering::AcqRel);
-        }
-        self.withdraw(node, 1, units);
-    }
-
     /// Gives up a node that is claimed as a whole.
-    fn vacate(&self, node: u32) {
-        let seen = self.words[node as usize].fetch_sub(FULL, Ordering::AcqRel);
-        debug_assert!(seen & FULL != 0, "node {node} was not taken");
+    fn vacate(&self, node: Node) {
+        // Release pairs with the acquire in `seize`: what was done with the memory comes before.
+        let seen = self.words[node.index as usize].fetch_sub(FULL, Ordering::AcqRel);
+        debug_assert!(seen & FULL != 0, "node {} was not taken", node.index);
     }
 
     /// Checks the invariants at rest; panics with what is wrong. For tests.
@@ -256,15 +280,19 @@ mod tests {
         tree
     }
 
-    /// Whether a model, a flag for each unit, has an aligned free run for so many units.
-    fn has_room(taken: &[bool], units: u32) -> bool {
-        let cover = units.next_power_of_two() as usize;
-        taken.chunks(cover).any(|run| run.len() == cover && !run.contains(&true))
+    /// Where the shortest free run of a model, a flag for each unit, starts that is long enough.
+    fn tightest(taken: &[bool], units: u32) -> Option<u32> {
+        let runs = taken.chunk_by(|a, b| a == b).scan(0, |at, run| {
+            *at += run.len();
+            Some((run.len(), *at - run.len(), run[0]))
+        });
+        let free = runs.filter(|&(length, _, taken)| !taken && length >= units as usize);
+        free.min().map(|(_, start, _)| start as u32)
     }
 
     proptest! {
-        /// Against a plain model: a claim succeeds where an aligned run is free, takes the first units
-        /// of one, and exactly so many; nothing overlaps, and all comes back.
+        /// Against a plain model: a claim takes the first units of the tightest run, and exactly so many;
+        /// nothing overlaps, and all comes back.
         #[test]
         fn as_a_plain_model(
             levels in 0u32..8,
@@ -281,9 +309,8 @@ mod tests {
                 } else {
                     let units = number % tree.units() + 1;
                     let claimed = tree.claim(units);
-                    prop_assert_eq!(claimed.is_some(), has_room(&taken, units), "{} units", units);
+                    prop_assert_eq!(claimed, tightest(&taken, units), "{} units", units);
                     if let Some(first) = claimed {
-                        prop_assert_eq!(first % units.next_power_of_two(), 0);
                         let run = &mut taken[first as usize..][..units as usize];
                         prop_assert!(!run.contains(&true), "{} units at {} overlap", units, first);
                         run.fill(true);
@@ -302,16 +329,16 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_free_node_is_taken() {
-        let tree = tree(16);
-        // 4 | 1 _ 2 | 8 free: what is asked for next fits the hole of one, then what is left of 8.
-        assert_eq!((tree.claim(4), tree.claim(1), tree.claim(2)), (Some(0), Some(4), Some(6)));
-        assert_eq!((tree.claim(1), tree.claim(5), tree.claim(3)), (Some(5), Some(8), None));
-        // Of 8 units that 5 took the tail is 1 and 2.
-        assert_eq!((tree.claim(2), tree.claim(1), tree.claim(1)), (Some(14), Some(13), None));
-        assert_eq!(tree.taken(), 16);
+    fn blocks_of_one_size_lie_side_by_side() {
+        let tree = tree(4096);
+        let firsts: Vec<u32> = std::iter::from_fn(|| tree.claim(608)).collect();
+        assert_eq!(firsts, (0..6).map(|block| block * 608).collect::<Vec<_>>());
+        tree.release(608, 608);
+        tree.release(2 * 608, 608);
+        // Neighbours are one run, however the tree cuts it; the end of the chunk is tighter for less.
+        assert_eq!((tree.claim(400), tree.claim(1000)), (Some(6 * 608), Some(608)));
         tree.check();
-        assert_eq!((tree.claim(0), tree.claim(17)), (None, None));
+        assert_eq!((tree.claim(0), tree.claim(4097)), (None, None));
     }
 
     /// Threads claim and release at random, and mark what they hold: nobody marks what another did.
