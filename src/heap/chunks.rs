@@ -27,8 +27,8 @@ use crate::table::Table;
 const CHUNKS: usize = 1 << 14;
 
 /// A chunk takes at most this share of what is reserved, where its least size allows it: half a chunk that
-/// nobody uses is then less than one per cent.
-const SHARE: u64 = 64;
+/// nobody uses is then 0.2 %.
+const SHARE: u64 = 256;
 
 /// Whose blocks a chunk holds, by their size. They share none: small ones would scatter, and units that
 /// are right for them would be many in a large chunk.

@@ -87,6 +87,22 @@ pub fn lasting_memory_moves_when_its_work_is_over<M: Machine>(make: impl Fn(u16,
     rig.done(pool);
 }
 
+/// A chunk that one stream got while its earlier work on that memory goes on: another that takes some of it
+/// is made to wait.
+pub fn a_chunk_waits_for_what_was_there_before<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let rig = Rig::new(make, 1, 8 * MIB);
+    let pool = rig.pool();
+    let [home, other] = [(); 2].map(|()| pool.stream(D0).unwrap());
+    for _ in 0..3 {
+        rig.touch(&home, 8 * MIB);
+        let blocks = [&home, &other, &other].map(|stream| (stream, long(&rig, stream, 40_000)));
+        assert_eq!(buddy(&pool).chunks, 1, "not the chunk that is meant");
+        blocks.into_iter().for_each(|(stream, block)| rig.free(stream, block));
+    }
+    drop((home, other));
+    rig.done(pool);
+}
+
 /// Streams take and free lasting blocks of all sizes, use each other's, and free by address: nothing races.
 pub fn lasting_blocks_of_many_streams<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 64 * MIB);
