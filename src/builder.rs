@@ -1,7 +1,8 @@
 //! What a pool is to be like, and how it is built.
 
 use crate::config::{
-    Caching, Coalescing, Headroom, Preallocation, Recycling, Rescue, Reuse, Settings, Watermarks,
+    Buddy, Caching, Coalescing, Headroom, Preallocation, Recycling, Rescue, Reuse, Settings,
+    Watermarks,
 };
 use crate::core::{Core, Device, Handle};
 use crate::defrag::{Defragmentation, Movables, StepTiming};
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub struct Builder {
     driver: Arc<dyn Driver>,
     settings: Settings,
+    buddy: Buddy,
     headroom: Option<Headroom>,
     capacity: Option<u64>,
     capacities: Vec<(DeviceId, u64)>,
@@ -40,6 +42,7 @@ impl Builder {
         Self {
             driver,
             settings: Settings::default(),
+            buddy: Buddy::default(),
             headroom: None,
             capacity: None,
             capacities: Vec::new(),
@@ -58,6 +61,13 @@ impl Builder {
     #[must_use]
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.settings.reuse = reuse;
+        self
+    }
+
+    /// Which blocks come from the buddy system. Default: [`Buddy::LongLived`].
+    #[must_use]
+    pub fn buddy(mut self, buddy: Buddy) -> Self {
+        self.buddy = buddy;
         self
     }
 
@@ -308,7 +318,7 @@ impl Builder {
             (Addresses::Drivers, None, Blocks::anywhere())
         };
         let layout = Layout { page_bytes, addresses, limit };
-        let blocks = Arc::new(blocks);
+        let blocks = Arc::new(blocks.with_buddy(self.buddy));
         let gauge = Arc::new(Gauge::default());
         let mut arena = Arena::new(
             Arc::clone(&self.driver),

@@ -6,7 +6,7 @@ pub use crate::config::Settings;
 pub use crate::core::{Core, Device, Enter, Grant, Handle};
 pub use crate::defrag::Movables;
 pub use crate::fence::{Events, Fences, Owner};
-pub use crate::heap::{Addresses, Arena, Blocks, Denied, Gauge, Layout, Request};
+pub use crate::heap::{Addresses, Arena, Blocks, Denied, Gauge, Layout, Request, Tree};
 pub use crate::lease::{end_leases, stray};
 pub use crate::shard::Shards;
 pub use crate::slot::{Place, Slot};

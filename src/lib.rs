@@ -72,8 +72,8 @@ pub use block::StreamId;
 pub use buffer::Buffer;
 pub use builder::Builder;
 pub use config::{
-    Bucket, BucketLimit, Buckets, Caching, Coalescing, Growth, Headroom, Preallocation, Recycling,
-    Reuse,
+    Bucket, BucketLimit, Buckets, Buddy, Caching, Coalescing, Growth, Headroom, Lifetime,
+    Preallocation, Recycling, Reuse,
 };
 pub use defrag::{Budget, Defragmentation, Generations, Moved, StepTiming};
 pub use driver::DeviceId;
@@ -84,7 +84,9 @@ pub use level::Level;
 pub use movable::{Movable, Pinned};
 pub use pin::Pin;
 pub use pool::Pool;
-pub use stats::{BucketStats, CrossStream, DeviceStats, Hits, Ladder, Merging, Moves, Stats};
+pub use stats::{
+    BucketStats, BuddyStats, CrossStream, DeviceStats, Hits, Ladder, Merging, Moves, Stats,
+};
 pub use stream::Stream;
 
 /// The README's program, compiled and run.

@@ -1,7 +1,7 @@
 //! The pool, as users hold it.
 
 use crate::builder::Builder;
-use crate::config::Bucket;
+use crate::config::{Bucket, Lifetime};
 use crate::core::{Enter, Handle};
 use crate::defrag::Moved;
 use crate::driver::{DeviceId, Driver, StreamHandle};
@@ -10,7 +10,7 @@ use crate::fence::Owner;
 use crate::heap::Held;
 use crate::level::Level;
 use crate::pin::Pin;
-use crate::stats::{BucketStats, Counters, CrossStream, DeviceStats, Hits, Stats};
+use crate::stats::{BucketStats, BuddyStats, Counters, CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
 use crate::sync::{Arc, Ordering, lock, on_each};
 use std::fmt;
@@ -102,8 +102,18 @@ impl Pool {
     /// As [`Stream::alloc`]; [`Error::ForeignStream`] when the stream belongs to another pool.
     #[inline]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<u64> {
+        self.allocate_as(bytes, stream, Lifetime::Transient)
+    }
+
+    /// As [`Pool::allocate`], for a block that is to live so long.
+    ///
+    /// # Errors
+    /// As [`Pool::allocate`].
+    #[inline]
+    pub fn allocate_as(&self, bytes: u64, stream: &Stream, lifetime: Lifetime) -> Result<u64> {
         self.own(stream)?;
-        let grant = self.0.allocate(stream.home(), stream.served_as(), bytes, Enter::Wait)?;
+        let (home, id) = (stream.home(), stream.served_as());
+        let grant = self.0.allocate_as(home, id, bytes, lifetime, Enter::Wait)?;
         grant.block.set_raw();
         Ok(grant.block.address())
     }
@@ -243,6 +253,7 @@ impl Pool {
             }
             hits.stream += counters.stream_hits.load(Ordering::Relaxed);
             hits.shard += counters.shard_hits.load(Ordering::Relaxed);
+            hits.buddy += counters.buddy_hits.load(Ordering::Relaxed);
             hits.heap += counters.heap_hits.load(Ordering::Relaxed);
         };
         if !forked {
@@ -267,6 +278,7 @@ impl Pool {
             ladder: device.gauge.ladder(),
             merging: device.gauge.merging(),
             moves: device.gauge.moves(),
+            buddy: if forked { BuddyStats::default() } else { lock(&device.arena).buddy_stats() },
         });
         let devices = devices.collect();
         let cross_stream = CrossStream {

@@ -46,6 +46,8 @@ pub struct DeviceStats {
     pub merging: Merging,
     /// Movable blocks that were moved.
     pub moves: Moves,
+    /// What of it the buddy system has.
+    pub buddy: BuddyStats,
 }
 
 /// Requests of a bucket of sizes.
@@ -102,6 +104,22 @@ pub struct Moves {
     pub time: Duration,
 }
 
+/// The buddy system's part of a device's memory: see [`crate::Buddy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BuddyStats {
+    /// Chunks that it cuts up.
+    pub chunks: u32,
+    /// Their bytes.
+    pub chunk_bytes: u64,
+    /// Bytes that users asked for and hold in chunks.
+    pub live_bytes: u64,
+    /// Bytes of the blocks that hold them.
+    pub granted_bytes: u64,
+    /// Bytes of blocks in chunks that were freed, and have not gone back into a tree.
+    pub cached_bytes: u64,
+}
+
 /// How requests that no cache could serve were served, least harm first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -136,6 +154,8 @@ pub struct Hits {
     pub stream: u64,
     /// From the device's shared free list.
     pub shard: u64,
+    /// From a chunk of the buddy system's, without the heap.
+    pub buddy: u64,
     /// From the heap, fresh memory included.
     pub heap: u64,
 }
@@ -156,6 +176,7 @@ pub struct Counters {
     pub thread_hits: AtomicU64,
     pub stream_hits: AtomicU64,
     pub shard_hits: AtomicU64,
+    pub buddy_hits: AtomicU64,
     pub heap_hits: AtomicU64,
     /// By bucket, without hits in the thread's bins: requests, and those that a cache served.
     pub requests: [AtomicU64; BUCKETS],

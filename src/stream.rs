@@ -2,6 +2,7 @@
 
 use crate::block::StreamId;
 use crate::buffer::Buffer;
+use crate::config::Lifetime;
 use crate::core::{Core, Device, Enter, Handle};
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
@@ -129,7 +130,18 @@ impl Stream {
     /// [`Error::Forked`], or a driver error.
     #[inline]
     pub fn alloc<T: Copy + 'static>(&self, len: usize) -> Result<Buffer<T>> {
-        self.alloc_in(len, Enter::Wait)
+        self.alloc_in(len, Lifetime::Transient, Enter::Wait)
+    }
+
+    /// As [`Stream::alloc`], for values that are to live so long: what lives for long is kept together
+    /// where [`Builder::buddy`](crate::Builder::buddy) says so.
+    ///
+    /// Lock-free also when a chunk has room where a block has started before.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc`].
+    pub fn alloc_as<T: Copy + 'static>(&self, len: usize, lifetime: Lifetime) -> Result<Buffer<T>> {
+        self.alloc_in(len, lifetime, Enter::Wait)
     }
 
     /// As [`Stream::alloc`], but answers [`Error::Busy`] instead of waiting for a thread that is in
@@ -139,15 +151,20 @@ impl Stream {
     /// As [`Stream::alloc`], and [`Error::Busy`].
     #[inline]
     pub fn try_alloc<T: Copy + 'static>(&self, len: usize) -> Result<Buffer<T>> {
-        self.alloc_in(len, Enter::Try)
+        self.alloc_in(len, Lifetime::Transient, Enter::Try)
     }
 
     #[inline]
-    fn alloc_in<T: Copy + 'static>(&self, len: usize, enter: Enter) -> Result<Buffer<T>> {
+    fn alloc_in<T: Copy + 'static>(
+        &self,
+        len: usize,
+        lifetime: Lifetime,
+        enter: Enter,
+    ) -> Result<Buffer<T>> {
         // A product beyond u64 is beyond the largest request as well.
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         let device = self.home();
-        let grant = self.0.core.allocate(device, self.served_as(), bytes, enter)?;
+        let grant = self.0.core.allocate_as(device, self.served_as(), bytes, lifetime, enter)?;
         Ok(Buffer::new(&self.0.core, device, grant, len))
     }
 

@@ -8,7 +8,8 @@
 //! ```text
 //! only the owner writes        size, slack, fences, spill
 //! the owner or record_use      fences (open entries), USES
-//! only the arena               address; Free, Hole, Spare; INDEXED cleared
+//! only the arena               address; Free, Hole, Spare, Chunk; APART; INDEXED cleared
+//! who took its units           Free to Live, where APART is set
 //! the freeing thread           INDEXED set, together with a push onto the arena's notes
 //! ```
 
@@ -92,7 +93,7 @@ impl Descriptor {
     /// Owner only.
     #[inline]
     pub fn set_requested(&self, bytes: u64) {
-        let stored = if size::is_small(bytes) { bytes } else { self.size() - bytes };
+        let stored = if self.class().is_some() { bytes } else { self.size() - bytes };
         self.requested.store(stored as u32, Ordering::Relaxed);
     }
 
@@ -214,6 +215,12 @@ impl Descriptor {
     pub fn set_indexed(&self, indexed: bool) {
         let word = self.word();
         self.store(if indexed { word.with(Word::INDEXED) } else { word.without(Word::INDEXED) });
+    }
+
+    /// Arena: whether a block that it owns lies in a chunk.
+    pub fn set_apart(&self, apart: bool) {
+        let word = self.word();
+        self.store(if apart { word.with(Word::APART) } else { word.without(Word::APART) });
     }
 
     /// Arena: makes an extent that it owns live under a new tag, and returns its word.

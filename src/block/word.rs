@@ -26,6 +26,8 @@ pub enum State {
     Claimed = 4,
     /// Held by a user.
     Live = 5,
+    /// An extent that the buddy system cuts up.
+    Chunk = 6,
 }
 
 impl State {
@@ -36,12 +38,13 @@ impl State {
             3 => Self::Cached,
             4 => Self::Claimed,
             5 => Self::Live,
+            6 => Self::Chunk,
             _ => Self::Spare,
         }
     }
 }
 
-/// A descriptor's state word: `tag:40 | unused:18 | indexed:1 | uses:1 | state:4`.
+/// A descriptor's state word: `tag:40 | unused:17 | apart:1 | indexed:1 | uses:1 | state:4`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Word(pub u64);
 
@@ -51,6 +54,8 @@ impl Word {
     pub const USES: u64 = 1 << 4;
     /// The arena's index, or its list of notes, holds the block.
     pub const INDEXED: u64 = 1 << 5;
+    /// The block lies in a chunk of the buddy system's: it is no extent.
+    pub const APART: u64 = 1 << 6;
     const TAG_SHIFT: u32 = Hint::INDEX_BITS;
     const TAG: u64 = u64::MAX << Self::TAG_SHIFT;
 
@@ -108,7 +113,8 @@ impl fmt::Debug for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (uses, indexed) = (self.has(Self::USES), self.has(Self::INDEXED));
         write!(f, "{:?}#{:x}", self.state(), self.0 >> Self::TAG_SHIFT)?;
-        write!(f, "{}{}", if uses { "+uses" } else { "" }, if indexed { "+indexed" } else { "" })
+        write!(f, "{}{}", if uses { "+uses" } else { "" }, if indexed { "+indexed" } else { "" })?;
+        f.write_str(if self.has(Self::APART) { "+apart" } else { "" })
     }
 }
 
@@ -212,12 +218,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const STATES: [State; 6] =
-        [State::Spare, State::Free, State::Hole, State::Cached, State::Claimed, State::Live];
+    const STATES: [State; 7] = [
+        State::Spare,
+        State::Free,
+        State::Hole,
+        State::Cached,
+        State::Claimed,
+        State::Live,
+        State::Chunk,
+    ];
 
     proptest! {
         #[test]
-        fn fields_of_a_word_do_not_touch(bits in any::<u64>(), state in 0usize..6, index in 1u32..1 << 24) {
+        fn fields_of_a_word_do_not_touch(bits in any::<u64>(), state in 0usize..7, index in 1u32..1 << 24) {
             let word = Word(bits).with_state(STATES[state]);
             prop_assert_eq!(word.state(), STATES[state]);
             prop_assert!(word.matches(word.hint(index)));
@@ -226,6 +239,7 @@ mod tests {
             prop_assert_eq!(next.state(), word.state());
             prop_assert_eq!(next.has(Word::USES), word.has(Word::USES));
             prop_assert!(!next.matches(word.hint(index)));
+            prop_assert_eq!(next.has(Word::APART), word.has(Word::APART));
             let flagged = word.with(Word::INDEXED).without(Word::USES);
             prop_assert!(flagged.has(Word::INDEXED) && !flagged.has(Word::USES));
             prop_assert_eq!(flagged.hint(index), word.hint(index));

@@ -1,11 +1,13 @@
 //! What can be set when a pool is built.
 
 mod caching;
+mod lifetime;
 mod preallocation;
 mod recycling;
 
 pub(crate) use caching::BUCKETS;
 pub use caching::{Bucket, BucketLimit, Buckets, Caching, Coalescing};
+pub use lifetime::{Buddy, Lifetime};
 pub use preallocation::{Growth, Preallocation};
 pub use recycling::Recycling;
 

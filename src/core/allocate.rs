@@ -1,10 +1,10 @@
 //! One allocation, from layer to layer.
 
 use super::{Core, Device, Enter, Grant};
-use crate::block::{Descriptor, Hint, StreamId};
+use crate::block::{Descriptor, Hint, StreamId, Word};
 use crate::cache::Probe;
 use crate::cache::thread::Entry;
-use crate::config::{Bucket, Reuse};
+use crate::config::{Bucket, Lifetime, Reuse};
 use crate::error::{Error, Result};
 use crate::fence::Asked;
 use crate::heap::{Arena, Denied, Held, Request, Rung};
@@ -13,6 +13,9 @@ use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
 use crate::sync::{AtomicU64, MutexGuard, Ordering, lock};
 use std::sync::TryLockError;
+
+/// A way in which the arena serves a request.
+type Serve = fn(&mut Arena, Request) -> std::result::Result<(u32, Word), Denied>;
 
 impl Core {
     /// Allocates `bytes` on `stream` of `device`. A hit in the thread cache ends here.
@@ -39,16 +42,17 @@ impl Core {
                 }
             }
         }
-        self.allocate_shared(device, stream, bytes, enter)
+        self.allocate_shared(device, stream, bytes, Lifetime::Transient, enter)
     }
 
     #[cold]
     #[inline(never)]
-    fn allocate_shared<'c>(
+    pub(super) fn allocate_shared<'c>(
         &'c self,
         device: &'c Device,
         stream: StreamId,
         bytes: u64,
+        lifetime: Lifetime,
         enter: Enter,
     ) -> Result<Grant<'c>> {
         self.check_process()?;
@@ -61,6 +65,10 @@ impl Core {
         let granted = size::granted(bytes);
         let key = granted / QUANTUM;
         let lease = lease::get(self);
+        if let Some(granted) = self.chunked(device, stream, bytes, lifetime) {
+            let request = Request { stream, bytes: granted, requested: bytes };
+            return self.allocate_apart(lease, device, request, enter);
+        }
         if let (Some(cache), true) = (lease, size::is_small(bytes) && !self.notes_all) {
             self.want(cache, stream, size::class_of(bytes));
         }
@@ -72,19 +80,25 @@ impl Core {
             Some(found) => found,
             None => {
                 let request = Request { stream, bytes: granted, requested: bytes };
-                (self.take_from_arena(device, request, enter)?, Layer::Heap)
+                (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap)
             }
         };
         grant.block.set_requested(bytes);
         if device.movables.are_on() && !size::is_small(bytes) {
             device.gauge.large_taken(grant.block.size());
         }
+        self.count(lease, layer, bytes);
+        Ok(grant)
+    }
+
+    /// A request was served by a layer.
+    pub(super) fn count(&self, lease: Option<&Lease>, layer: Layer, bytes: u64) {
         let bucket = Bucket::of(bytes) as usize;
         let counters = lease.map_or(&self.strays, |cache| &cache.counters);
         let counts = [
             Some(layer.counter(counters)),
             Some(&counters.requests[bucket]),
-            (layer != Layer::Heap).then(|| &counters.cache_hits[bucket]),
+            (!matches!(layer, Layer::Buddy | Layer::Heap)).then(|| &counters.cache_hits[bucket]),
         ];
         for counter in counts.into_iter().flatten() {
             match lease {
@@ -94,7 +108,6 @@ impl Core {
                 }
             }
         }
-        Ok(grant)
     }
 
     /// The thread asked for a small size: it keeps bins for it from now on.
@@ -116,7 +129,7 @@ impl Core {
     }
 
     /// A block of exactly this size from the stream's cache or the shards.
-    fn find_cached<'c>(
+    pub(super) fn find_cached<'c>(
         &'c self,
         lease: Option<&Lease>,
         device: &'c Device,
@@ -190,17 +203,19 @@ impl Core {
         None
     }
 
-    fn take_from_arena<'c>(
+    /// Serves a miss by one of the arena's ways.
+    pub(super) fn take_from_arena<'c>(
         &'c self,
         device: &'c Device,
         request: Request,
         enter: Enter,
+        serve: Serve,
     ) -> Result<Grant<'c>> {
         loop {
             // The callback may come back in a child.
             self.check_process()?;
             let mut arena = self.enter(device, enter)?;
-            let outcome = arena.allocate(request);
+            let outcome = serve(&mut arena, request);
             drop(arena);
             let report = match outcome {
                 Ok((index, word)) => {
@@ -239,10 +254,11 @@ impl Core {
 }
 
 /// Where an allocation was served.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Layer {
+#[derive(Clone, Copy)]
+pub(super) enum Layer {
     Stream,
     Shard,
+    Buddy,
     Heap,
 }
 
@@ -251,6 +267,7 @@ impl Layer {
         match self {
             Self::Stream => &counters.stream_hits,
             Self::Shard => &counters.shard_hits,
+            Self::Buddy => &counters.buddy_hits,
             Self::Heap => &counters.heap_hits,
         }
     }

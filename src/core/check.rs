@@ -5,8 +5,8 @@
 //! one in a stream's cache or bins      =>  the block waits for that stream alone
 //! ```
 
-use super::{Core, Device};
-use crate::block::{Hint, State, StreamId};
+use super::{Core, Device, chunk_key};
+use crate::block::{Hint, State, StreamId, Word};
 use crate::level::Level;
 use crate::size::{self, QUANTUM};
 use crate::sync::lock;
@@ -60,7 +60,9 @@ impl Core {
         }
         let index = hint.index();
         assert_eq!(word.state(), State::Cached, "{index} has a hint under {stream:?}");
-        assert_eq!(block.size() / QUANTUM, key, "{index} is filed under another size");
+        let apart = word.has(Word::APART);
+        let size = if apart { chunk_key(block.size()) } else { block.size() / QUANTUM };
+        assert_eq!(size, key, "{index} is filed under another size");
         if let Some(stream) = stream {
             let alone = block.all_fences(|fence| fence.stream() == stream);
             assert!(alone, "{index} is in a cache of {stream} and waits for others");

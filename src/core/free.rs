@@ -1,6 +1,6 @@
 //! One free: the stamp, the state word, and where the hint goes.
 
-use super::{Core, Device, Grant};
+use super::{Core, Device, Grant, chunk_key};
 use crate::block::{Descriptor, Fence, State, StreamId, Word};
 use crate::cache::thread::Entry;
 use crate::error::{Error, Result};
@@ -63,10 +63,11 @@ impl Core {
         } else {
             block.stamp_own(self.fences.stamp(stream));
         }
-        // A large block is in the arena's index, or goes there by a note: exactly one is pushed
-        // for each time the flag is set. So does a small one where all are to be noted.
-        let large = !size::is_small(bytes);
-        let noted = large || self.notes_all;
+        // A large block is in the arena's index, or goes there by a note: exactly one is pushed for each time
+        // the flag is set. So does one in a chunk, to a list of their own, and a small one where all are
+        // to be noted.
+        let (apart, large) = (word.has(Word::APART), !size::is_small(bytes));
+        let noted = apart || large || self.notes_all;
         loop {
             let flags = if noted { Word::INDEXED } else { 0 };
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
@@ -77,7 +78,10 @@ impl Core {
             }
         }
         if noted && !word.has(Word::INDEXED) {
-            device.blocks.note(hint.index());
+            match apart {
+                true => device.blocks.note_apart(hint.index()),
+                false => device.blocks.note(hint.index()),
+            }
         }
         if lease.is_none() {
             // Pairs with the fence in `close`. A thread with a lease looks again when it ends it.
@@ -87,14 +91,15 @@ impl Core {
             self.settle_late_free();
             return;
         }
-        if large && device.movables.are_on() {
+        if large && !apart && device.movables.are_on() {
             device.gauge.large_freed(bytes);
         }
         if self.uncached {
             return;
         }
         let own = !uses && !self.fences.has_ended(stream);
-        self.file(lease, device, Grant { block, hint }, stream, own);
+        let key = if apart { chunk_key(bytes) } else { bytes / QUANTUM };
+        self.file(lease, device, Grant { block, hint }, stream, key, own);
     }
 
     /// Files the hint of a block that was just freed.
@@ -104,13 +109,12 @@ impl Core {
         device: &Device,
         Grant { block, hint }: Grant<'_>,
         stream: StreamId,
+        key: u64,
         own: bool,
     ) {
         let guard = lease::pin(lease);
-        let bytes = block.size();
-        let key = bytes / QUANTUM;
         let cache = if own { self.stream_cache(stream) } else { None };
-        if !size::is_small(bytes) {
+        if !size::is_small(key * QUANTUM) {
             let _ = cache.is_some_and(|cache| cache.put_over(key, hint, &guard))
                 || device.shards.put_over(stream, key, hint, &guard);
             return;
@@ -200,7 +204,9 @@ impl Core {
         match word.state() {
             State::Live => Ok((device, Grant { block, hint: word.hint(index) }, word)),
             State::Cached | State::Claimed => Err(Error::NotAllocated { address }),
-            State::Spare | State::Free | State::Hole => Err(Error::UnknownAddress { address }),
+            State::Spare | State::Free | State::Hole | State::Chunk => {
+                Err(Error::UnknownAddress { address })
+            }
         }
     }
 }

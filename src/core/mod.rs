@@ -10,10 +10,12 @@
 //! which enters the arena.
 
 mod allocate;
+mod apart;
 mod check;
 mod free;
 mod life;
 
+use apart::chunk_key;
 pub use life::Handle;
 
 use crate::block::{Descriptor, Hint, StreamId};

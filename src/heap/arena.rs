@@ -1,6 +1,7 @@
 //! The arena: the part of a heap that one thread enters at a time, and the order in which a miss
 //! looks for memory.
 
+use super::apart::Apart;
 use super::extent::{Links, List};
 use super::fit::Effort;
 use super::gauge::Gauge;
@@ -67,6 +68,10 @@ pub struct Arena {
     /// Descriptors that describe nothing.
     pub(super) spares: Vec<u32>,
     pub(super) regions: [Region; 2],
+    /// What the buddy system has of it.
+    pub(super) apart: Apart,
+    /// Whether the memory that was handed out last waited for work not known to be over.
+    pub(super) pending: bool,
     pub(super) settings: Settings,
     /// The stream whose miss is being served.
     pub(super) requester: Option<StreamId>,
@@ -134,6 +139,8 @@ impl Arena {
             links: vec![Links::default()],
             spares: Vec::new(),
             regions: [region(), region()],
+            apart: Apart::default(),
+            pending: false,
             settings,
             requester: None,
             inquiry: None,
@@ -176,7 +183,7 @@ impl Arena {
     /// the stream's next work; the same once fences were asked about; new pages within the headroom,
     /// then pages of idle extents elsewhere; what a stream wait makes usable; new pages up to the
     /// limit; and the last resorts.
-    fn climb(&mut self, request: Request) -> Result<(u32, Word), Denied> {
+    pub(super) fn climb(&mut self, request: Request) -> Result<(u32, Word), Denied> {
         let region = if size::is_small(request.bytes) { SMALL } else { LARGE };
         if request.bytes > self.supply.limit() {
             // Nothing on the way could help.
@@ -194,6 +201,12 @@ impl Arena {
         if region == SMALL
             && self.may_spread()
             && let Some(taken) = self.grow(region, request, Effort::Uncached, Bound::Budget)?
+        {
+            return Ok(taken);
+        }
+        // Chunks of which nothing is used any more.
+        if self.tidy_chunks(self.settings.reuse != Reuse::SameStream)
+            && let Some(taken) = self.fit(region, request, Effort::Known)?
         {
             return Ok(taken);
         }
@@ -266,7 +279,7 @@ impl Arena {
                     block.set_indexed(false);
                     self.spares.push(index);
                 }
-                State::Free | State::Hole => block.set_indexed(false),
+                State::Free | State::Hole | State::Chunk => block.set_indexed(false),
                 State::Cached | State::Live | State::Claimed => {
                     if !block.forget_if_taken() {
                         self.take_in(index);
@@ -314,7 +327,7 @@ impl Arena {
 
     /// As `merge_all` for the extents that the index lists: all that are idle, but for small blocks
     /// in caches and what was freed since the notes were read. Does not pass by live blocks.
-    fn merge_listed(&mut self, region: u8) -> bool {
+    pub(super) fn merge_listed(&mut self, region: u8) -> bool {
         self.inquiry = self.new_inquiry();
         let mut changed = false;
         let mut listed = std::mem::take(&mut self.listed);
@@ -364,6 +377,7 @@ impl Arena {
         (size_of::<Self>()
             + self.links.capacity() * size_of::<Links>()
             + self.spares.capacity() * size_of::<u32>()) as u64
+            + self.apart.bytes()
             + self.pages.bytes()
             + self.plain.as_ref().map_or(0, |plain| plain.segments.bytes())
     }

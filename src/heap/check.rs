@@ -35,7 +35,9 @@ impl Arena {
         }
         if level >= Level::Full {
             self.check_notes();
+            self.check_apart();
             self.for_each_extent(|index, block| self.check_block(index, block));
+            self.for_each_apart(|index, block| self.check_block(index, block));
         }
     }
 
@@ -116,17 +118,23 @@ impl Arena {
             .map(|index| self.block(index).word())
             .filter(|word| word.state() == State::Spare && word.has(Word::INDEXED))
             .count();
-        assert_eq!(extents + self.spares.len() + waiting, all, "descriptors");
+        let apart = self.apart.descriptors();
+        assert_eq!(extents + self.spares.len() + waiting + apart, all, "descriptors");
     }
 
     /// A block is marked as indexed if the index lists it, or if its note is waiting.
     fn check_notes(&self) {
         let mut noted = vec![false; self.links.len()];
-        let mut index = self.blocks.first_note();
-        while index != 0 {
+        for &index in &self.apart.delayed {
             let seen = std::mem::replace(&mut noted[index as usize], true);
-            assert!(!seen, "the notes of {index} form a circle");
-            index = self.block(index).note.load(Ordering::Relaxed);
+            assert!(!seen, "{index} is delayed twice");
+        }
+        for mut index in self.blocks.first_notes() {
+            while index != 0 {
+                let seen = std::mem::replace(&mut noted[index as usize], true);
+                assert!(!seen, "the notes of {index} form a circle");
+                index = self.block(index).note.load(Ordering::Relaxed);
+            }
         }
         for (index, &noted) in noted.iter().enumerate().skip(1) {
             let word = self.block(index as u32).word();

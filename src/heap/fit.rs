@@ -220,6 +220,8 @@ impl Arena {
             self.settle(index, State::Free);
             return Err(Denied::Descriptors);
         }
+        let before = self.block(origin.unwrap_or(index));
+        self.pending = !before.all_fences(|fence| self.fences.completed(fence));
         let block = self.block(index);
         block.reset_fences(request.stream);
         block.set_requested(request.requested);

@@ -8,9 +8,12 @@
 //! hint, and the arena treats it as free from the moment it has read the note. Whoever wins the CAS
 //! on the state word has it.
 
+mod apart;
 mod arena;
+mod buddy;
 mod budget;
 mod check;
+mod chunks;
 mod extent;
 mod fit;
 mod gauge;
@@ -32,13 +35,18 @@ mod waiting;
 mod window;
 
 pub use arena::{Addresses, Arena, Denied, Layout, Request};
+#[cfg(loom)]
+pub use buddy::Tree;
 pub use gauge::{Gauge, Rung};
 pub use relocate::{Ground, Relocated};
 pub use shortage::Held;
 
 use crate::block::{Descriptor, Hint, Word};
+use crate::config::Buddy;
 use crate::sync::{AtomicU32, Ordering};
 use crate::table::Table;
+use chunks::Chunks;
+pub use chunks::Search;
 use map::{Far, Near};
 
 /// The part of a heap that any thread may use at any time. Lock-free.
@@ -47,6 +55,10 @@ pub struct Blocks {
     /// Head of the list of freed blocks that the arena's index does not hold yet. Pushed by the
     /// freeing thread, taken as a whole by the arena: no ABA.
     notes: AtomicU32,
+    /// The same for blocks in chunks, which are no extents.
+    apart_notes: AtomicU32,
+    /// What the buddy system has to give.
+    pub chunks: Chunks,
     /// By offset in the device's reservation, if it has one.
     near: Near,
     base: u64,
@@ -64,6 +76,8 @@ impl Blocks {
         Self {
             table: Table::new(1 << Hint::INDEX_BITS),
             notes: AtomicU32::new(0),
+            apart_notes: AtomicU32::new(0),
+            chunks: Chunks::new(Buddy::Off),
             near: Near::new(bytes),
             base,
             bytes,
@@ -74,6 +88,11 @@ impl Blocks {
     /// Blocks at addresses that the driver chooses.
     pub fn anywhere() -> Self {
         Self { far: Far::new(ADDRESSES), ..Self::new(0, 0) }
+    }
+
+    /// The same, with a buddy system for some of the blocks.
+    pub fn with_buddy(self, buddy: Buddy) -> Self {
+        Self { chunks: Chunks::new(buddy), ..self }
     }
 
     /// The descriptor behind a hint, or of an extent.
@@ -130,12 +149,21 @@ impl Blocks {
     /// Tells the arena of a freed block. The caller set INDEXED on its word, so nobody else pushes
     /// it and the arena keeps the descriptor until it has taken the note. Lock-free.
     pub fn note(&self, index: u32) {
+        self.push(&self.notes, index);
+    }
+
+    /// The same for a block in a chunk.
+    pub fn note_apart(&self, index: u32) {
+        self.push(&self.apart_notes, index);
+    }
+
+    fn push(&self, notes: &AtomicU32, index: u32) {
         let block = self.at(index);
-        let mut head = self.notes.load(Ordering::Relaxed);
+        let mut head = notes.load(Ordering::Relaxed);
         loop {
             block.note.store(head, Ordering::Relaxed);
-            // Release publishes the link to the acquire swap in `take_notes`.
-            match self.notes.compare_exchange(head, index, Ordering::Release, Ordering::Relaxed) {
+            // Release publishes the link to the acquire swap in `take`.
+            match notes.compare_exchange(head, index, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(found) => head = found,
             }
@@ -144,15 +172,24 @@ impl Blocks {
 
     /// Takes the whole list of notes. Arena only.
     pub fn take_notes(&self) -> u32 {
-        if self.notes.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        self.notes.swap(0, Ordering::Acquire)
+        Self::take(&self.notes)
     }
 
-    /// The first descriptor in the list of notes, which stays: for tests.
-    fn first_note(&self) -> u32 {
-        self.notes.load(Ordering::Acquire)
+    /// The same of blocks in chunks.
+    fn take_apart_notes(&self) -> u32 {
+        Self::take(&self.apart_notes)
+    }
+
+    fn take(notes: &AtomicU32) -> u32 {
+        if notes.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        notes.swap(0, Ordering::Acquire)
+    }
+
+    /// The first descriptor in each list of notes, which stay: for tests.
+    fn first_notes(&self) -> [u32; 2] {
+        [&self.notes, &self.apart_notes].map(|notes| notes.load(Ordering::Acquire))
     }
 
     /// Whether a hint no longer leads to a cached block.
@@ -163,6 +200,6 @@ impl Blocks {
 
     /// Host memory held, in bytes.
     pub fn bookkeeping(&self) -> u64 {
-        self.table.bytes() + self.near.bytes() + self.far.bytes()
+        self.table.bytes() + self.near.bytes() + self.far.bytes() + self.chunks.bookkeeping()
     }
 }

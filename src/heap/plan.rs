@@ -169,7 +169,7 @@ impl Arena {
                             if usable { Kind::Usable } else { Kind::Pending }
                         }
                         // Listed still, and live again.
-                        State::Live | State::Claimed | State::Spare => return,
+                        State::Live | State::Claimed | State::Spare | State::Chunk => return,
                     };
                     pieces.push(Piece { index, seen, address, bytes, kind });
                 });

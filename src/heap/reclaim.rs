@@ -4,11 +4,12 @@
 //! work in flight, so a stream wait is not enough.
 
 use super::arena::{Arena, Denied, LARGE, Request, SMALL};
+use super::chunks::Search;
 use super::extent::List;
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::plan::Bound;
-use crate::block::{Fence, State, Word};
+use crate::block::{Descriptor, Fence, State, Word};
 use crate::config::{Preallocation, Reuse};
 use crate::driver::DriverResult;
 use crate::fence::Earliest;
@@ -77,8 +78,14 @@ impl Arena {
         request: Request,
         within: Duration,
     ) -> Result<Option<(u32, Word)>, Denied> {
+        self.tidy_chunks(true);
         self.merge_everywhere();
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
+            return Ok(Some(taken));
+        }
+        // What chunks still have serves whatever it fits.
+        let effort = if self.settings.reuse == Reuse::Wait { Effort::Wait } else { Effort::Ask };
+        if let Some(taken) = self.fit_apart(request, effort, Search::Any)? {
             return Ok(Some(taken));
         }
         if self.plain.is_some() {
@@ -115,6 +122,15 @@ impl Arena {
             if matches!(block.word().state(), State::Free | State::Cached) {
                 block.for_each_fence(&mut consider);
             }
+        });
+        for &index in &self.apart.delayed {
+            self.block(index).for_each_fence(&mut consider);
+        }
+        self.for_each_chunk(|chunk| {
+            Some(chunk.stamp())
+                .filter(|stamp| !stamp.is_none())
+                .into_iter()
+                .for_each(&mut consider);
         });
         // Old mappings keep places from getting pages.
         self.pages.fences_in_the_way().for_each(|(_, fence)| consider(fence));
@@ -166,7 +182,8 @@ impl Arena {
             let page = self.pages.page_bytes();
             let large = &self.regions[usize::from(LARGE)];
             let mut idle = [List::Free, List::Cached].into_iter();
-            if idle.any(|list| large.index(list).first_bin(page).is_some()) {
+            let has_idle = idle.any(|list| large.index(list).first_bin(page).is_some());
+            if has_idle || self.has_idle_chunk() {
                 // A driver that takes nothing back leaves things as they are.
                 let _ = self.trim_within(marks.low, self.patience());
             }
@@ -186,9 +203,11 @@ impl Arena {
     /// Blocks that users hold, or are about to free.
     pub fn live_blocks(&self) -> u64 {
         let mut live = 0;
-        self.for_each_extent(|_, block| {
+        let mut each = |_, block: &Descriptor| {
             live += u64::from(matches!(block.word().state(), State::Live | State::Claimed));
-        });
+        };
+        self.for_each_extent(&mut each);
+        self.for_each_apart(each);
         live
     }
 
@@ -196,6 +215,7 @@ impl Arena {
     /// True when nothing is left mapped; memory behind a stuck stream stays.
     pub fn empty(&mut self) -> bool {
         self.read_notes();
+        self.tidy_chunks(true);
         self.merge_everywhere();
         let deadline = Instant::now() + self.settings.host_wait;
         while self.wait_for_oldest(deadline) {}
@@ -229,6 +249,7 @@ impl Arena {
         }
         self.requester = None;
         self.read_notes();
+        self.tidy_chunks(true);
         self.merge_everywhere();
         let page = self.pages.page_bytes();
         let surplus = self.supply.reserved().saturating_sub(target).next_multiple_of(page);

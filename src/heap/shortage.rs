@@ -1,7 +1,7 @@
 //! Where a device's memory is, for those who asked in vain.
 
 use super::arena::{Arena, Denied, Request};
-use crate::block::{State, StreamId};
+use crate::block::{Descriptor, State, StreamId, Word};
 use crate::config::{BUCKETS, Bucket};
 use crate::error::{LimitedBy, OutOfMemory, StreamBytes};
 
@@ -25,22 +25,26 @@ impl Arena {
     /// A walk over all blocks.
     pub fn held(&self) -> Held {
         let mut held = Held::default();
-        self.for_each_extent(|_, block| match block.word().state() {
+        let mut each = |_, block: &Descriptor| match block.word().state() {
             State::Live => held.live += block.requested(),
             State::Cached => held.cached[Bucket::of(block.size()) as usize] += block.size(),
             _ => {}
-        });
+        };
+        self.for_each_extent(&mut each);
+        self.for_each_apart(each);
         held
     }
 
     /// Idle bytes that caches may still find.
     pub(super) fn cached_bytes(&self) -> u64 {
         let mut cached = 0;
-        self.for_each_extent(|_, block| {
+        let mut each = |_, block: &Descriptor| {
             if block.word().state() == State::Cached {
                 cached += block.size();
             }
-        });
+        };
+        self.for_each_extent(&mut each);
+        self.for_each_apart(each);
         cached
     }
 
@@ -64,9 +68,20 @@ impl Arena {
             held: Vec::new(),
             pending: Vec::new(),
         };
-        self.for_each_extent(|_, block| {
+        self.for_each_chunk(|chunk| {
+            report.free += chunk.free_bytes();
+            report.largest_free = report.largest_free.max(chunk.free_bytes());
+            let stamp = chunk.stamp();
+            if !stamp.is_none() && !self.fences.completed(stamp) {
+                report.in_flight += chunk.free_bytes();
+                add(&mut report.pending, stamp.stream(), chunk.free_bytes());
+            }
+        });
+        let mut each = |_, block: &Descriptor| {
             let (state, bytes) = (block.word().state(), block.size());
             match state {
+                // Counted with its chunk.
+                State::Free if block.word().has(Word::APART) => {}
                 State::Live => {
                     report.live += block.requested();
                     add(&mut report.held, block.stream(), block.requested());
@@ -85,9 +100,11 @@ impl Arena {
                         report.in_flight += bytes;
                     }
                 }
-                State::Spare | State::Hole | State::Claimed => {}
+                State::Spare | State::Hole | State::Claimed | State::Chunk => {}
             }
-        });
+        };
+        self.for_each_extent(&mut each);
+        self.for_each_apart(each);
         for list in [&mut report.held, &mut report.pending] {
             list.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
         }

@@ -3,7 +3,7 @@
 use crate::support::Watched;
 use millpond::driver::sim::SimDriver;
 use millpond::driver::{Driver, StreamHandle};
-use millpond::{Buffer, Builder, DeviceId, Error, OutOfMemory, Pool, Result, Stream};
+use millpond::{Buffer, Builder, DeviceId, Error, Lifetime, OutOfMemory, Pool, Result, Stream};
 use millpond_simgpu::{Completion, Sim, Touch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -266,7 +266,12 @@ impl<M: Machine> Rig<M> {
 
     /// Allocates, and writes a label of its own to every byte.
     pub fn try_get(&self, stream: &Stream, bytes: u64) -> Result<Block> {
-        let buffer = stream.alloc::<u8>(bytes as usize)?;
+        self.try_get_as(stream, bytes, Lifetime::Transient)
+    }
+
+    /// The same for a block that is to live so long.
+    pub fn try_get_as(&self, stream: &Stream, bytes: u64, lifetime: Lifetime) -> Result<Block> {
+        let buffer = stream.alloc_as::<u8>(bytes as usize, lifetime)?;
         let label = self.labels.fetch_add(1, Ordering::Relaxed);
         self.machine.write(stream.handle(), buffer.address(), bytes, label);
         Ok(Block { buffer, label })

@@ -9,6 +9,7 @@
 mod support;
 
 mod addresses;
+mod buddy;
 mod capacity;
 #[cfg(all(feature = "cuda", unix))]
 mod cuda;
@@ -66,6 +67,10 @@ macro_rules! suite {
     (@list $name:ident, $which:ident, $mark:tt, $make:expr; $($own:tt)*) => {
         mod $name {
             suite! { @cases $which, $mark, $make;
+                buddy: lasting_blocks_are_kept_together, lasting_memory_moves_when_its_work_is_over,
+                    a_chunk_waits_for_what_was_there_before, lasting_blocks_of_many_streams, addresses_in_a_chunk, idle_chunks_go_back,
+                    lasting_blocks_fill_the_device, lasting_blocks_outlive_the_pool,
+                    who_is_served_from_chunks, everything_from_chunks, lasting_blocks_of_many_threads;
                 addresses: aligned_and_disjoint, sizes_around_every_border, thousands_of_one_size,
                     addresses_of_many_devices, everything_goes_back;
                 reuse: same_stream_at_once, cross_stream_only_when_ordered,

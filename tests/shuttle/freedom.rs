@@ -14,7 +14,7 @@
 use crate::starve::{Crowd, Meeting, Prepared, Role, starve};
 use crate::yard::PAGE;
 use millpond::driver::sim::SimDriver;
-use millpond::{Buffer, DeviceId, Error, Pool, Stream};
+use millpond::{Buffer, DeviceId, Error, Lifetime, Pool, Stream};
 use millpond_simgpu::{Completion, Sim};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -110,6 +110,21 @@ fn shard(ground: &Ground, stream: &Stream, known: bool) -> Vec<Buffer> {
     held
 }
 
+fn get_lasting(stream: &Stream, bytes: usize) -> Buffer {
+    stream.alloc_as(bytes, Lifetime::Persistent).expect("memory")
+}
+
+/// Makes so many starts in a chunk known that lasting blocks of the size need no lock: they lie side by
+/// side, and the last of them stays, so that the chunk does.
+fn starts(ground: &Ground, stream: &Stream) -> Vec<Buffer> {
+    let mut held: Vec<_> = (0..6).map(|_| get_lasting(stream, SMALL)).collect();
+    let last = held.split_off(5);
+    drop(held);
+    // What is over goes back into the tree.
+    ground.pool.trim(DeviceId(0), u64::MAX).expect("a driver that works");
+    last
+}
+
 const LARGE: usize = PAGE as usize + 5000;
 const SHARDED: usize = 3 * PAGE as usize;
 
@@ -190,6 +205,17 @@ fn anything(ground: &Ground) -> Ready {
     })
 }
 
+/// Lasting blocks: hits in the trees, or, where the victim has what they would take, misses.
+fn lasting_hits(ground: &Ground) -> Ready {
+    ground.may_miss(4);
+    let held = starts(ground, &ground.theirs);
+    ready(vec![], move |ground| {
+        drop([SMALL; 2].map(|bytes| get_lasting(&ground.theirs, bytes)));
+        drop([SMALL; 2].map(|bytes| get_lasting(&ground.theirs, bytes)));
+        drop(held);
+    })
+}
+
 fn misses(ground: &Ground) -> Ready {
     ground.may_miss(u64::MAX / 2);
     ready(vec![], |ground| drop(get(&ground.theirs, 5 * PAGE as usize)))
@@ -207,6 +233,9 @@ static HITS: Crowd<Ground> =
     Crowd { roles: &[small_hits, large_hits, frees], orders: 1, allowed: ALLOWED };
 /// Everything that a pool can do.
 static ANYTHING: Crowd<Ground> = Crowd { roles: &[anything, frees], orders: 1, allowed: ALLOWED };
+/// Lasting blocks. (Their misses enter the arena, so that these are held up by a victim that has it.)
+static LASTING: Crowd<Ground> =
+    Crowd { roles: &[lasting_hits, lasting_hits, frees], orders: 1, allowed: ALLOWED };
 /// Against a victim that claims what others have cached: hits may be misses.
 static WITHOUT_WAITING: Crowd<Ground> =
     Crowd { roles: &[tries, meets, frees], orders: 1, allowed: ALLOWED };
@@ -232,6 +261,20 @@ fn shard_hit(ground: &Ground) -> Ready {
 fn hit_that_asks(ground: &Ground) -> Ready {
     let held = shard(ground, &ground.victims, false);
     ready(held, |ground| drop(get(&ground.victims, SHARDED)))
+}
+
+/// In the tree of a chunk, at a start that a block has had before.
+fn tree_hit(ground: &Ground) -> Ready {
+    let held = starts(ground, &ground.victims);
+    ready(vec![], move |ground| {
+        let block = get_lasting(&ground.victims, SMALL);
+        drop((block, held));
+    })
+}
+
+fn free_of_a_lasting_block(ground: &Ground) -> Ready {
+    let block = get_lasting(&ground.victims, SMALL);
+    ready(vec![], |_| drop(block))
 }
 
 fn free_of_a_small_block(ground: &Ground) -> Ready {
@@ -348,6 +391,8 @@ victims! {
     a_victim_in_a_stream_hit: stream_hit, [&LOCK_FREE, &HITS, &ANYTHING];
     a_victim_in_a_shard_hit: shard_hit, [&LOCK_FREE, &HITS, &ANYTHING];
     a_victim_in_a_hit_that_asks: hit_that_asks, [&LOCK_FREE, &HITS, &ANYTHING];
+    a_victim_in_a_tree_hit: tree_hit, [&LASTING];
+    a_victim_in_a_free_of_a_lasting_block: free_of_a_lasting_block, [&LOCK_FREE, &HITS, &ANYTHING, &LASTING];
     a_victim_in_a_free_of_a_small_block: free_of_a_small_block, [&LOCK_FREE, &HITS, &ANYTHING];
     a_victim_in_a_free_of_a_block_in_passing: free_of_a_block_in_passing, [&LOCK_FREE, &HITS, &ANYTHING];
     a_victim_in_a_free_of_a_large_block: free_of_a_large_block, [&LOCK_FREE, &HITS, &ANYTHING];

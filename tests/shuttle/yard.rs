@@ -2,7 +2,7 @@
 
 use crate::support::Ledger;
 use millpond::driver::sim::SimDriver;
-use millpond::{Buffer, DeviceId, Error, Pool, Reuse, Stats, Stream};
+use millpond::{Buffer, DeviceId, Error, Lifetime, Pool, Reuse, Stats, Stream};
 use millpond_simgpu::{Completion, Sim, Touch};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,7 +76,11 @@ impl Yard {
     /// Allocates; nothing where there is no memory, or the arena is busy.
     pub fn allocate(&self, home: &Stream, bytes: u64, wait: bool) -> Option<Held> {
         let len = bytes as usize;
-        let outcome = if wait { home.alloc::<u8>(len) } else { home.try_alloc::<u8>(len) };
+        let outcome = match wait {
+            true if below(4) == 0 => home.alloc_as::<u8>(len, Lifetime::Persistent),
+            true => home.alloc::<u8>(len),
+            false => home.try_alloc::<u8>(len),
+        };
         match outcome {
             Ok(buffer) => Some(self.enter(buffer, home)),
             Err(Error::OutOfMemory(_)) => None,

@@ -517,7 +517,11 @@ impl Run {
         let physical = sim.leaks().bytes;
         assert!(reserved == physical || self.faulted, "{op:?}: {reserved} of {physical} reserved");
         let hits = stats.hits;
-        assert_eq!(hits.thread + hits.stream + hits.shard + hits.heap, self.served, "{op:?}");
+        assert_eq!(
+            hits.thread + hits.stream + hits.shard + hits.buddy + hits.heap,
+            self.served,
+            "{op:?}"
+        );
         assert!(stats.poisoned_streams == 0 || self.faulted);
         let refused: u64 = stats.devices.iter().map(|of| of.ladder.refused).sum();
         assert!(self.machine.rescues.load(Relaxed) <= refused, "asked for nothing");

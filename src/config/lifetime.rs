@@ -1,0 +1,37 @@
+//! How long a block is to live, and which blocks the buddy system serves.
+
+/// How long a block is expected to live. A wish about where it is put, not a promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Comes and goes within a step of the program, or from one to the next.
+    #[default]
+    Transient,
+    /// Lives for long: parameters, optimizer states, caches. Such blocks are kept together, away from
+    /// those that come and go, where [`Buddy`] says so.
+    Persistent,
+}
+
+/// Which blocks come from the buddy system: chunks of device memory that are halved again and again, and
+/// whose halves find each other when both are free. A request beyond half a chunk is served as it would
+/// be without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Buddy {
+    /// None.
+    Off,
+    /// Those that are said to be [`Lifetime::Persistent`].
+    #[default]
+    LongLived,
+    /// All.
+    Everything,
+}
+
+impl Buddy {
+    /// Whether blocks of this lifetime are the buddy system's.
+    pub(crate) fn takes(self, lifetime: Lifetime) -> bool {
+        match self {
+            Self::Off => false,
+            Self::LongLived => lifetime == Lifetime::Persistent,
+            Self::Everything => true,
+        }
+    }
+}
