@@ -56,6 +56,7 @@ pub mod interop;
 mod lease;
 mod level;
 mod pin;
+pub mod plan;
 mod pool;
 mod shard;
 pub mod size;
