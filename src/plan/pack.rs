@@ -99,19 +99,17 @@ enum Fit {
 
 /// The orders to be tried.
 fn orders(items: &[Item], period: u32) -> [Vec<u32>; 4] {
-    let by = |key: &dyn Fn(&Item) -> (Reverse<u128>, Reverse<u64>)| {
+    let by = |key: &dyn Fn(&Item) -> (u128, u64)| {
         let mut order: Vec<u32> = (0..items.len() as u32).collect();
-        order.sort_by_key(|&index| key(&items[index as usize]));
+        order.sort_by_key(|&index| Reverse(key(&items[index as usize])));
         order
     };
     let slots = |item: &Item| u64::from(item.slots(period));
     [
-        by(&|item| (Reverse(u128::from(item.bytes)), Reverse(slots(item)))),
-        by(&|item| {
-            (Reverse(u128::from(item.bytes) * u128::from(slots(item))), Reverse(item.bytes))
-        }),
-        by(&|item| (Reverse(u128::from(slots(item))), Reverse(item.bytes))),
-        by(&|item| (Reverse(u128::from(period - item.first)), Reverse(slots(item)))),
+        by(&|item| (u128::from(item.bytes), slots(item))),
+        by(&|item| (u128::from(item.bytes) * u128::from(slots(item)), item.bytes)),
+        by(&|item| (u128::from(slots(item)), item.bytes)),
+        by(&|item| (u128::from(period - item.first), slots(item))),
     ]
 }
 

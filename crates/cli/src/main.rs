@@ -6,6 +6,7 @@ mod driver_calls;
 mod exit;
 mod gpus;
 mod output;
+mod profile;
 mod replay;
 mod size;
 mod stress;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     exit::code(match cli.command {
         Command::Replay(args) => replay::run(&args),
         Command::Stress(args) => stress::run(args),
+        Command::Profile(args) => profile::run(&args),
         Command::Costs(args) => costs::run(&args),
     })
 }

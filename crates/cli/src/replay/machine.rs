@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The page of today's GPUs.
 const PAGE: u64 = 2 << 20;
 /// Memory of a simulated device, if no capacity asks for more.
-const DEVICE_BYTES: u64 = 80 << 30;
+pub(super) const DEVICE_BYTES: u64 = 80 << 30;
 /// The largest device that can be simulated.
 const MOST_BYTES: u64 = 16 << 40;
 

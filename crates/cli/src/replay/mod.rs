@@ -2,6 +2,7 @@
 
 mod allocator;
 mod carry;
+mod course;
 mod crew;
 mod first;
 mod human;
@@ -14,6 +15,8 @@ mod record;
 mod run;
 mod timing;
 mod watch;
+
+pub(crate) use course::{Course, reserved};
 
 use crate::args::{AllocatorName, ReplayArgs};
 use crate::exit::Outcome;
