@@ -8,6 +8,7 @@ use crate::fence::Fences;
 use crate::fork;
 use crate::heap::{Addresses, Arena, Blocks, Gauge, Layout};
 use crate::pool::Pool;
+use crate::recorder::{Profiling, Recorder};
 use crate::shard::Shards;
 use crate::sync::{Arc, Mutex, on_each};
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub struct Builder {
     peer_access: bool,
     peers: Vec<(DeviceId, Vec<DeviceId>)>,
     rescue: Option<Rescue>,
+    profiling: Option<Profiling>,
     /// The process that it was made in.
     process: u64,
 }
@@ -47,6 +49,7 @@ impl Builder {
             peer_access: false,
             peers: Vec::new(),
             rescue: None,
+            profiling: None,
             process: fork::generation(),
         }
     }
@@ -137,6 +140,14 @@ impl Builder {
         rescue: impl Fn(&OutOfMemory) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.rescue = Some(Rescue(Arc::new(rescue)));
+        self
+    }
+
+    /// Records what the pool is asked for, for [`crate::Pool::profile`]. Threads keep no blocks of their
+    /// own meanwhile, and every allocation and free is written down, so both take longer. Default: off.
+    #[must_use]
+    pub fn profiling(mut self, profiling: Profiling) -> Self {
+        self.profiling = Some(profiling);
         self
     }
 
@@ -270,6 +281,7 @@ impl Builder {
             gauge,
             limit,
             reservation,
+            recorder: self.profiling.map(Recorder::new),
         })
     }
 }

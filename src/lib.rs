@@ -58,6 +58,7 @@ mod level;
 mod pin;
 pub mod plan;
 mod pool;
+mod recorder;
 mod shard;
 pub mod size;
 mod stats;
@@ -76,6 +77,7 @@ pub use graph::{Capture, GraphMemory};
 pub use level::Level;
 pub use pin::Pin;
 pub use pool::Pool;
+pub use recorder::Profiling;
 pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Stats};
 pub use stream::Stream;
 

@@ -1,12 +1,13 @@
 //! The pool, as users hold it.
 
 use crate::builder::Builder;
-use crate::core::{Enter, Handle};
+use crate::core::{Device, Enter, Handle};
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
 use crate::fence::Owner;
 use crate::level::Level;
 use crate::pin::Pin;
+use crate::plan::{Profile, Recording};
 use crate::stats::{Counters, CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
 use crate::sync::{Arc, Ordering, lock, on_each};
@@ -169,6 +170,24 @@ impl Pool {
         } else {
             Err(Error::ForeignStream { stream: stream.id() })
         }
+    }
+
+    /// What each device has been asked for so far, in order, if the pool was built with
+    /// [`Builder::profiling`]; nothing otherwise, and in a forked child.
+    #[must_use]
+    pub fn recording(&self) -> Vec<(DeviceId, Recording)> {
+        if self.0.is_forked() {
+            return Vec::new();
+        }
+        let of = |device: &Arc<Device>| Some((device.id, self.0.recording(device)?));
+        self.0.devices.iter().filter_map(of).collect()
+    }
+
+    /// [`Pool::recording`] in figures, with what suits the program.
+    #[must_use]
+    pub fn profile(&self) -> Vec<(DeviceId, Profile)> {
+        let recordings = self.recording();
+        on_each(&recordings, |(device, recording)| (*device, Profile::of(recording)))
     }
 
     /// Says that a step of the program begins, one turn of what it does again and again: training's

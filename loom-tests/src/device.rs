@@ -174,6 +174,7 @@ impl Pond {
             gauge,
             limit: layout.limit,
             reservation: Some((base, 0)),
+            recorder: None,
         };
         let devices = Box::new([Arc::new(device)]);
         let core = Core::new(driver, streams.fences.clone(), devices, reuse, None);

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::fence::Asked;
 use crate::heap::{Arena, Denied, Request, Rung};
 use crate::lease::{self, Lease};
+use crate::recorder::Recorder;
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
 use crate::sync::{AtomicU64, MutexGuard, Ordering, lock};
@@ -62,7 +63,9 @@ impl Core {
         let key = granted / QUANTUM;
         let lease = lease::get(self);
         if let (Some(cache), true) = (lease, size::is_small(bytes)) {
-            self.want(cache, stream, size::class_of(bytes));
+            if !device.recorder.as_ref().is_some_and(Recorder::is_on) {
+                self.want(cache, stream, size::class_of(bytes));
+            }
         }
         let (grant, layer) = match self.find_cached(lease, device, stream, key) {
             Some(found) => found,
@@ -72,6 +75,9 @@ impl Core {
             }
         };
         grant.block.set_requested(bytes);
+        if let Some(recorder) = &device.recorder {
+            recorder.allocated(grant.hint, stream, bytes);
+        }
         match lease {
             Some(cache) => bump(layer.counter(&cache.counters), 1),
             None => {

@@ -56,6 +56,9 @@ impl Core {
             // A buffer whose block was freed by address: it is somebody else's now.
             return;
         }
+        if let Some(recorder) = &device.recorder {
+            recorder.freeing(hint);
+        }
         let (stream, bytes) = (block.stream(), block.size());
         let uses = word.has(Word::USES);
         if uses {

@@ -25,6 +25,8 @@ use crate::error::{Error, Result};
 use crate::fence::Fences;
 use crate::fork;
 use crate::heap::{Arena, Blocks, Gauge};
+use crate::plan::Recording;
+use crate::recorder::Recorder;
 use crate::shard::Shards;
 use crate::stats::Counters;
 use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, lock};
@@ -41,6 +43,8 @@ pub struct Device {
     pub limit: u64,
     /// Address and bytes of the driver's reservation, where there is one.
     pub reservation: Option<(u64, u64)>,
+    /// Where what is asked of it is written down.
+    pub recorder: Option<Recorder>,
 }
 
 /// Everything that streams, buffers and threads share.
@@ -123,12 +127,25 @@ impl Core {
     /// Another step of the program begins; returns its number.
     pub fn begin_step(&self) -> u64 {
         // Relaxed: a number, ordered with nothing.
-        self.steps.fetch_add(1, Ordering::Relaxed) + 1
+        let step = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
+        for recorder in self.devices.iter().filter_map(|device| device.recorder.as_ref()) {
+            recorder.step(step);
+        }
+        step
     }
 
     /// The number of the step that began last; 0 before the first.
     pub fn step(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
+    }
+
+    /// What a device has been asked for, if that is recorded. Its streams are numbered in the order in
+    /// which they were made.
+    pub fn recording(&self, device: &Device) -> Option<Recording> {
+        let recorder = device.recorder.as_ref()?;
+        let ids = self.fences.ids().filter(|&id| self.fences.device(id) == device.id);
+        let ids: Vec<u32> = ids.map(|id| u32::from(id.get())).collect();
+        Some(recorder.recording(|id| ids.binary_search(&id).unwrap_or_else(|at| at) as u32))
     }
 
     /// A new reference to this core.
@@ -224,6 +241,7 @@ impl Core {
             .map(|device| {
                 device.blocks.bookkeeping()
                     + device.shards.bytes()
+                    + device.recorder.as_ref().map_or(0, Recorder::bytes)
                     + lock(&device.arena).bookkeeping()
             })
             .sum();
