@@ -19,6 +19,10 @@
 
 use std::cmp::Reverse;
 
+/// Tries in vain, and as many more for each block, after which nothing better is looked for.
+const TRIES: usize = 1000;
+const TRIES_EACH: usize = 20;
+
 /// A block to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item {
@@ -188,7 +192,8 @@ impl Packer<'_> {
         budget: u64,
     ) -> Packing {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        while best.bytes > least && self.spent < budget {
+        let (mut vain, enough) = (0, TRIES + TRIES_EACH * order.len());
+        while best.bytes > least && self.spent < budget && vain < enough {
             let at_top = |index: u32| {
                 let index = index as usize;
                 best.offsets[index] + self.items[index].bytes == best.bytes
@@ -204,7 +209,9 @@ impl Packer<'_> {
                 tried.swap(a, b);
             }
             if let Some(packing) = self.place(&tried, fit, best.bytes) {
-                (best, order) = (packing, tried);
+                (best, order, vain) = (packing, tried, 0);
+            } else {
+                vain += 1;
             }
         }
         best
