@@ -7,6 +7,7 @@ use crate::error::{Error, OutOfMemory, Result};
 use crate::fence::Fences;
 use crate::fork;
 use crate::heap::{Addresses, Arena, Blocks, Gauge, Layout};
+use crate::planned::{Planner, Planning};
 use crate::pool::Pool;
 use crate::recorder::{Profiling, Recorder};
 use crate::shard::Shards;
@@ -29,6 +30,7 @@ pub struct Builder {
     peers: Vec<(DeviceId, Vec<DeviceId>)>,
     rescue: Option<Rescue>,
     profiling: Option<Profiling>,
+    planning: Option<Planning>,
     /// The process that it was made in.
     process: u64,
 }
@@ -50,6 +52,7 @@ impl Builder {
             peers: Vec::new(),
             rescue: None,
             profiling: None,
+            planning: None,
             process: fork::generation(),
         }
     }
@@ -148,6 +151,16 @@ impl Builder {
     #[must_use]
     pub fn profiling(mut self, profiling: Profiling) -> Self {
         self.profiling = Some(profiling);
+        self
+    }
+
+    /// Gives the large requests that recur from step to step a place each in one range of memory, by a
+    /// plan in hand or by one that the pool makes of what it is asked for: see [`Planning`]. A request
+    /// that differs from the plan, or whose place is taken, is served as always. Asks that
+    /// [`Pool::begin_step`] says where steps begin. Default: off.
+    #[must_use]
+    pub fn planned(mut self, planning: Planning) -> Self {
+        self.planning = Some(planning);
         self
     }
 
@@ -282,6 +295,7 @@ impl Builder {
             limit,
             reservation,
             recorder: self.profiling.map(Recorder::new),
+            planner: self.planning.as_ref().map(|planning| Planner::new(id, planning)),
         })
     }
 }

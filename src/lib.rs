@@ -57,6 +57,7 @@ mod lease;
 mod level;
 mod pin;
 pub mod plan;
+mod planned;
 mod pool;
 mod recorder;
 mod shard;
@@ -76,6 +77,7 @@ pub use graph::{Capture, GraphMemory};
 #[doc(hidden)]
 pub use level::Level;
 pub use pin::Pin;
+pub use planned::Planning;
 pub use pool::Pool;
 pub use recorder::Profiling;
 pub use stats::{CrossStream, DeviceStats, Hits, Ladder, Stats};

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::fence::Owner;
 use crate::level::Level;
 use crate::pin::Pin;
-use crate::plan::{Profile, Recording};
+use crate::plan::{Plan, Profile, Recording};
 use crate::stats::{Counters, CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
 use crate::sync::{Arc, Ordering, lock, on_each};
@@ -190,9 +190,19 @@ impl Pool {
         on_each(&recordings, |(device, recording)| (*device, Profile::of(recording)))
     }
 
+    /// The plans that requests are served by now, or will be once the first comes: see
+    /// [`Builder::planned`]. Another pool can begin with it. Takes a lock of each device.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        if self.0.is_forked() {
+            return Plan::default();
+        }
+        self.0.planners().filter_map(|(_, planner)| planner.plan()).collect()
+    }
+
     /// Says that a step of the program begins, one turn of what it does again and again: training's
     /// forward, backward and optimizer, or a batch served. What counts in steps counts these. Returns
-    /// the step's number, from 1. Lock-free.
+    /// the step's number, from 1. Lock-free, except where it plans: see [`Builder::planned`].
     pub fn begin_step(&self) -> u64 {
         self.0.begin_step()
     }
@@ -232,6 +242,7 @@ impl Pool {
             hits.thread += counters.thread_hits.load(Ordering::Relaxed);
             hits.stream += counters.stream_hits.load(Ordering::Relaxed);
             hits.shard += counters.shard_hits.load(Ordering::Relaxed);
+            hits.planned += counters.planned_hits.load(Ordering::Relaxed);
             hits.heap += counters.heap_hits.load(Ordering::Relaxed);
         };
         if !forked {

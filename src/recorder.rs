@@ -94,6 +94,15 @@ impl Recorder {
         self.queue.push(event);
     }
 
+    /// Starts over: what was recorded is forgotten.
+    pub fn restart(&self) {
+        let mut taken = lock(&self.taken);
+        while self.queue.pop().is_some() {}
+        taken.clear();
+        self.count.store(0, Ordering::Relaxed);
+        self.on.store(true, Ordering::Relaxed);
+    }
+
     /// What was recorded so far. `rank` gives a stream's number among those of the device.
     pub fn recording(&self, rank: impl Fn(u32) -> u32) -> Recording {
         let mut taken = lock(&self.taken);

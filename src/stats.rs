@@ -74,6 +74,8 @@ pub struct Hits {
     pub stream: u64,
     /// From the device's shared free list.
     pub shard: u64,
+    /// From the place that a plan had for it.
+    pub planned: u64,
     /// From the heap, fresh memory included.
     pub heap: u64,
 }
@@ -94,6 +96,7 @@ pub struct Counters {
     pub thread_hits: AtomicU64,
     pub stream_hits: AtomicU64,
     pub shard_hits: AtomicU64,
+    pub planned_hits: AtomicU64,
     pub heap_hits: AtomicU64,
 }
 

@@ -175,6 +175,7 @@ impl Pond {
             limit: layout.limit,
             reservation: Some((base, 0)),
             recorder: None,
+            planner: None,
         };
         let devices = Box::new([Arc::new(device)]);
         let core = Core::new(driver, streams.fences.clone(), devices, reuse, None);

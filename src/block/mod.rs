@@ -216,6 +216,12 @@ impl Descriptor {
         self.store(if indexed { word.with(Word::INDEXED) } else { word.without(Word::INDEXED) });
     }
 
+    /// Arena: whether a block that it owns is a plan's range, or a place in one.
+    pub fn set_planned(&self, planned: bool) {
+        let word = self.word();
+        self.store(if planned { word.with(Word::PLANNED) } else { word.without(Word::PLANNED) });
+    }
+
     /// Arena: makes an extent that it owns live under a new tag, and returns its word.
     pub fn hand_out(&self) -> Word {
         let live = self.word().with_state(State::Live).without(Word::USES).next_tag();

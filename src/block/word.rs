@@ -41,7 +41,7 @@ impl State {
     }
 }
 
-/// A descriptor's state word: `tag:40 | unused:18 | indexed:1 | uses:1 | state:4`.
+/// A descriptor's state word: `tag:40 | unused:16 | planned:1 | unused:1 | indexed:1 | uses:1 | state:4`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Word(pub u64);
 
@@ -51,6 +51,8 @@ impl Word {
     pub const USES: u64 = 1 << 4;
     /// The arena's index, or its list of notes, holds the block.
     pub const INDEXED: u64 = 1 << 5;
+    /// A plan's range, or a place in one: see `heap/planned.rs`.
+    pub const PLANNED: u64 = 1 << 7;
     const TAG_SHIFT: u32 = Hint::INDEX_BITS;
     const TAG: u64 = u64::MAX << Self::TAG_SHIFT;
 

@@ -62,12 +62,17 @@ impl Core {
         let granted = size::granted(bytes);
         let key = granted / QUANTUM;
         let lease = lease::get(self);
-        if let (Some(cache), true) = (lease, size::is_small(bytes)) {
-            if !device.recorder.as_ref().is_some_and(Recorder::is_on) {
-                self.want(cache, stream, size::class_of(bytes));
-            }
+        if let (Some(cache), true) = (lease, size::is_small(bytes))
+            && !device.recorder.as_ref().is_some_and(Recorder::is_on)
+        {
+            self.want(cache, stream, size::class_of(bytes));
         }
-        let (grant, layer) = match self.find_cached(lease, device, stream, key) {
+        let planned = match &device.planner {
+            Some(planner) => self.find_planned(planner, device, stream, bytes, enter),
+            None => None,
+        };
+        let found = planned.map(|grant| (grant, Layer::Planned));
+        let (grant, layer) = match found.or_else(|| self.find_cached(lease, device, stream, key)) {
             Some(found) => found,
             None => {
                 let request = Request { stream, bytes: granted, requested: bytes };
@@ -77,6 +82,9 @@ impl Core {
         grant.block.set_requested(bytes);
         if let Some(recorder) = &device.recorder {
             recorder.allocated(grant.hint, stream, bytes);
+        }
+        if let Some(planner) = &device.planner {
+            planner.allocated(grant.hint, stream, bytes);
         }
         match lease {
             Some(cache) => bump(layer.counter(&cache.counters), 1),
@@ -211,7 +219,11 @@ impl Core {
         }
     }
 
-    fn enter<'c>(&self, device: &'c Device, enter: Enter) -> Result<MutexGuard<'c, Arena>> {
+    pub(super) fn enter<'c>(
+        &self,
+        device: &'c Device,
+        enter: Enter,
+    ) -> Result<MutexGuard<'c, Arena>> {
         match enter {
             Enter::Wait => Ok(lock(&device.arena)),
             Enter::Try => match device.arena.try_lock() {
@@ -233,6 +245,7 @@ impl Core {
 enum Layer {
     Stream,
     Shard,
+    Planned,
     Heap,
 }
 
@@ -241,6 +254,7 @@ impl Layer {
         match self {
             Self::Stream => &counters.stream_hits,
             Self::Shard => &counters.shard_hits,
+            Self::Planned => &counters.planned_hits,
             Self::Heap => &counters.heap_hits,
         }
     }

@@ -59,6 +59,9 @@ impl Core {
         if let Some(recorder) = &device.recorder {
             recorder.freeing(hint);
         }
+        if let Some(planner) = &device.planner {
+            planner.freeing(block, hint);
+        }
         let (stream, bytes) = (block.stream(), block.size());
         let uses = word.has(Word::USES);
         if uses {
@@ -69,8 +72,10 @@ impl Core {
         // A large block is in the arena's index, or goes there by a note: exactly one is pushed
         // for each time the flag is set.
         let large = !size::is_small(bytes);
+        // Nobody is told of a place in a plan's range: its plan looks at the word.
+        let planned = word.has(Word::PLANNED);
         loop {
-            let flags = if large { Word::INDEXED } else { 0 };
+            let flags = if large && !planned { Word::INDEXED } else { 0 };
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
             match block.exchange(word, cached) {
                 Ok(()) => break,
@@ -78,7 +83,7 @@ impl Core {
                 Err(_) => return,
             }
         }
-        if large && !word.has(Word::INDEXED) {
+        if large && !planned && !word.has(Word::INDEXED) {
             device.blocks.note(hint.index());
         }
         if lease.is_none() {
@@ -87,6 +92,9 @@ impl Core {
         }
         if self.closed.load(Ordering::Acquire) {
             self.settle_late_free();
+            return;
+        }
+        if planned {
             return;
         }
         let own = !uses && !self.fences.has_ended(stream);

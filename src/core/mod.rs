@@ -10,6 +10,7 @@
 //! which enters the arena.
 
 mod allocate;
+mod at_plan;
 mod check;
 mod free;
 mod life;
@@ -26,6 +27,7 @@ use crate::fence::Fences;
 use crate::fork;
 use crate::heap::{Arena, Blocks, Gauge};
 use crate::plan::Recording;
+use crate::planned::{self, Planner};
 use crate::recorder::Recorder;
 use crate::shard::Shards;
 use crate::stats::Counters;
@@ -45,6 +47,8 @@ pub struct Device {
     pub reservation: Option<(u64, u64)>,
     /// Where what is asked of it is written down.
     pub recorder: Option<Recorder>,
+    /// Places what recurs in advance.
+    pub planner: Option<Planner>,
 }
 
 /// Everything that streams, buffers and threads share.
@@ -131,6 +135,9 @@ impl Core {
         for recorder in self.devices.iter().filter_map(|device| device.recorder.as_ref()) {
             recorder.step(step);
         }
+        if self.devices.iter().any(|device| device.planner.is_some()) && !self.is_forked() {
+            self.plan_step(step);
+        }
         step
     }
 
@@ -143,8 +150,7 @@ impl Core {
     /// which they were made.
     pub fn recording(&self, device: &Device) -> Option<Recording> {
         let recorder = device.recorder.as_ref()?;
-        let ids = self.fences.ids().filter(|&id| self.fences.device(id) == device.id);
-        let ids: Vec<u32> = ids.map(|id| u32::from(id.get())).collect();
+        let ids: Vec<u32> = planned::streams(&self.fences, device.id).collect();
         Some(recorder.recording(|id| ids.binary_search(&id).unwrap_or_else(|at| at) as u32))
     }
 
@@ -242,6 +248,7 @@ impl Core {
                 device.blocks.bookkeeping()
                     + device.shards.bytes()
                     + device.recorder.as_ref().map_or(0, Recorder::bytes)
+                    + device.planner.as_ref().map_or(0, Planner::bytes)
                     + lock(&device.arena).bookkeeping()
             })
             .sum();

@@ -64,6 +64,8 @@ pub struct Arena {
     pub(super) links: Vec<Links>,
     /// Descriptors that describe nothing.
     pub(super) spares: Vec<u32>,
+    /// Descriptors of places in plans' ranges.
+    pub(super) planned: Vec<u32>,
     pub(super) regions: [Region; 2],
     pub(super) settings: Settings,
     /// The stream whose miss is being served.
@@ -128,6 +130,7 @@ impl Arena {
             plain: None,
             links: vec![Links::default()],
             spares: Vec::new(),
+            planned: Vec::new(),
             regions: [region(), region()],
             settings,
             requester: None,
@@ -337,11 +340,7 @@ impl Arena {
     /// Requested bytes of the blocks that users hold.
     pub fn live_bytes(&self) -> u64 {
         let mut live = 0;
-        self.for_each_extent(|_, block| {
-            if block.word().state() == State::Live {
-                live += block.requested();
-            }
-        });
+        self.for_each_held(|block| live += block.requested());
         live
     }
 

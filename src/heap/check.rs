@@ -116,7 +116,13 @@ impl Arena {
             .map(|index| self.block(index).word())
             .filter(|word| word.state() == State::Spare && word.has(Word::INDEXED))
             .count();
-        assert_eq!(extents + self.spares.len() + waiting, all, "descriptors");
+        for &index in &self.planned {
+            let word = self.block(index).word();
+            let state = matches!(word.state(), State::Live | State::Cached | State::Claimed);
+            assert!(state && word.has(Word::PLANNED), "place {index} is {word:?}");
+        }
+        let described = extents + self.planned.len() + self.spares.len() + waiting;
+        assert_eq!(described, all, "descriptors");
     }
 
     /// A block is marked as indexed if the index lists it, or if its note is waiting.
@@ -140,7 +146,7 @@ impl Arena {
     fn check_block(&self, index: u32, block: &Descriptor) {
         let (word, address) = (block.word(), block.address());
         assert_ne!(word.state(), State::Claimed, "nobody is about to do anything with {index}");
-        if word.state() == State::Live {
+        if word.state() == State::Live && !word.has(Word::PLANNED) {
             let found = self.blocks.find(address).map(|(found, ..)| found);
             assert_eq!(found, Some(index), "the block at {address:#x}");
             let small = crate::size::is_small(block.size());

@@ -49,7 +49,7 @@ impl Arena {
     }
 
     /// A descriptor for a new extent, claimed and linked nowhere. `None` when all 2^24 are in use.
-    fn describe(&mut self, region: u8, address: u64, size: u64) -> Option<u32> {
+    pub(super) fn describe(&mut self, region: u8, address: u64, size: u64) -> Option<u32> {
         let index = match self.spares.pop() {
             Some(index) => index,
             None => {

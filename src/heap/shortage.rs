@@ -42,10 +42,6 @@ impl Arena {
         self.for_each_extent(|_, block| {
             let (state, bytes) = (block.word().state(), block.size());
             match state {
-                State::Live => {
-                    report.live += block.requested();
-                    add(&mut report.held, block.stream(), block.requested());
-                }
                 State::Free | State::Cached => {
                     report.free += bytes;
                     report.largest_free = report.largest_free.max(bytes);
@@ -60,8 +56,12 @@ impl Arena {
                         report.in_flight += bytes;
                     }
                 }
-                State::Spare | State::Hole | State::Claimed => {}
+                State::Live | State::Spare | State::Hole | State::Claimed => {}
             }
+        });
+        self.for_each_held(|block| {
+            report.live += block.requested();
+            add(&mut report.held, block.stream(), block.requested());
         });
         for list in [&mut report.held, &mut report.pending] {
             list.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));

@@ -135,8 +135,7 @@ impl Plan {
             }
             devices.push(found.check().map_err(invalid)?);
         }
-        devices.sort_by_key(|plan| plan.device);
-        Ok(Self::from_devices(devices))
+        Ok(devices.into_iter().collect())
     }
 }
 

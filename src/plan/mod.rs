@@ -24,6 +24,7 @@ pub use advice::{Advice, Recommendation};
 #[cfg(feature = "serde")]
 pub use file::PlanFileError;
 pub use planner::{DevicePlan, Plan, Planned};
+pub(crate) use planner::{Terms, counts};
 pub use profile::{Band, Count, Lifetimes, LiveSample, Octave, Profile, Share, StreamProfile};
 pub use recording::{Event, Recording};
 pub use reuse::{BucketReuse, ReuseEstimate};

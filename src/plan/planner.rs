@@ -34,16 +34,7 @@ impl Plan {
     #[must_use]
     pub fn of<'a>(recordings: impl IntoIterator<Item = (DeviceId, &'a Recording)>) -> Self {
         let plans = recordings.into_iter();
-        let plans = plans.filter_map(|(device, recording)| DevicePlan::of(device, recording));
-        let mut devices: Vec<DevicePlan> = plans.collect();
-        devices.sort_by_key(|plan| plan.device);
-        devices.dedup_by_key(|plan| plan.device);
-        Self { devices }
-    }
-
-    #[cfg(feature = "serde")]
-    pub(super) fn from_devices(devices: Vec<DevicePlan>) -> Self {
-        Self { devices }
+        plans.filter_map(|(device, recording)| DevicePlan::of(device, recording)).collect()
     }
 
     /// The devices' plans, by their ordinal.
@@ -56,6 +47,16 @@ impl Plan {
     #[must_use]
     pub fn device(&self, device: DeviceId) -> Option<&DevicePlan> {
         self.devices.iter().find(|plan| plan.device == device)
+    }
+}
+
+impl FromIterator<DevicePlan> for Plan {
+    /// Plans of different devices; of two of one device the first counts.
+    fn from_iter<I: IntoIterator<Item = DevicePlan>>(plans: I) -> Self {
+        let mut devices: Vec<DevicePlan> = plans.into_iter().collect();
+        devices.sort_by_key(|plan| plan.device);
+        devices.dedup_by_key(|plan| plan.device);
+        Self { devices }
     }
 }
 
@@ -96,13 +97,17 @@ impl DevicePlan {
     /// nothing recurs.
     #[must_use]
     pub fn of(device: DeviceId, recording: &Recording) -> Option<Self> {
-        Self::within(device, recording, BUDGET)
+        Self::by(device, recording, Terms { budget: BUDGET, slack: 0.0, recurs: 0.0 })
     }
 
-    pub(crate) fn within(device: DeviceId, recording: &Recording, budget: u64) -> Option<Self> {
+    /// The same by other terms.
+    pub(crate) fn by(device: DeviceId, recording: &Recording, terms: Terms) -> Option<Self> {
         let history = recording.history();
         let step = planned_step(&history)?;
-        let (requests, slots) = recurring(&history, step);
+        let (requests, slots, recurs) = recurring(&history, step);
+        if recurs < terms.recurs {
+            return None;
+        }
         let items: Vec<Item> = requests
             .iter()
             .map(|&Planned { bytes, first, last, .. }| Item { bytes, first, last })
@@ -111,7 +116,7 @@ impl DevicePlan {
         if items.is_empty() || sum > MOST_BYTES {
             return None;
         }
-        let packing = pack::pack(&items, slots, budget);
+        let packing = pack::pack(&items, slots, terms.budget, terms.slack);
         let offsets = packing.offsets.iter();
         Some(Self {
             device,
@@ -163,6 +168,17 @@ impl DevicePlan {
     }
 }
 
+/// What a plan is made for.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    /// Comparisons of two blocks that the search for places may take.
+    pub budget: u64,
+    /// How much more than the least the range may have, as a share.
+    pub slack: f64,
+    /// The share of the planned step's large bytes that must recur.
+    pub recurs: f64,
+}
+
 /// Whether a request may have a place: large ones go by the pool's shared paths, where they are counted.
 pub(crate) fn counts(bytes: u64) -> bool {
     !size::is_small(bytes) && bytes <= size::REQUEST_MAX
@@ -181,20 +197,24 @@ fn planned_step(history: &History) -> Option<usize> {
     (2..=last).rev().take(2).find(|&step| whole(step))
 }
 
-/// The requests of a step that recur and live for less than a period, at offset 0; and the slots.
-fn recurring(history: &History, step: usize) -> (Vec<Planned>, u32) {
+/// The requests of a step that recur and live for less than a period, at offset 0; the slots; and the share
+/// of the step's large bytes that recur.
+fn recurring(history: &History, step: usize) -> (Vec<Planned>, u32, f64) {
     let range = history.step(step);
-    let Ok(slots) = u32::try_from(range.len()) else { return (Vec::new(), 0) };
+    let Ok(slots) = u32::try_from(range.len()) else { return (Vec::new(), 0, 0.0) };
     let before = history.places(step - 1, large);
     let slot_of = |index: usize| (index - range.start) as u32;
     let mut planned = Vec::new();
+    let (mut all, mut same) = (0.0, 0.0);
     history.each_place(step, large, |index, place| {
         let request = &history.requests[index];
+        all += request.bytes as f64;
         let Some(&earlier) = before.get(&place) else { return };
         let twin = &history.requests[earlier];
         if twin.bytes != request.bytes {
             return;
         }
+        same += request.bytes as f64;
         let first = slot_of(index);
         let last = match (request.freed, twin.freed) {
             (Some(freed), _) if freed.step == step => slot_of(freed.after),
@@ -212,5 +232,5 @@ fn recurring(history: &History, step: usize) -> (Vec<Planned>, u32) {
         let Place { stream, position } = place;
         planned.push(Planned { stream, position, bytes, offset: 0, first, last });
     });
-    (planned, slots)
+    (planned, slots, same / f64::max(all, 1.0))
 }

@@ -165,12 +165,15 @@ impl AllocatorName {
 pub(crate) enum Mechanism {
     /// Millpond's own five layers
     Pool,
+    /// The same, with what recurs from step to step planned after two of them
+    Planned,
 }
 
 impl Mechanism {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Pool => "pool",
+            Self::Planned => "planned",
         }
     }
 }

@@ -34,6 +34,9 @@ pub(super) trait Allocator: Send + Sync + 'static {
     /// With what was granted beyond the request, as far as it is known.
     fn granted_bytes(block: &Self::Block) -> Option<u64>;
 
+    /// A step of the program begins.
+    fn begin_step(&self) {}
+
     /// What the counters of driver calls show.
     fn reading(&self) -> Reading;
     /// Times of driver calls are of no more interest.

@@ -3,13 +3,13 @@
 use super::allocator::Allocator;
 use super::pool::PoolAllocator;
 use super::program::Program;
-use crate::args::{Capacity, ReplayArgs};
+use crate::args::{Capacity, Mechanism, ReplayArgs};
 use crate::costs;
 use crate::gpus::{Cuda, Metered, leave_some};
 use anyhow::{Context, ensure};
 use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
-use millpond::{DeviceId, Headroom, Pool};
+use millpond::{DeviceId, Headroom, Planning, Pool};
 use millpond_simgpu::{Completion, Sim};
 use std::sync::Arc;
 
@@ -106,6 +106,9 @@ fn pool(
     }
     if let Some(headroom) = args.headroom.map(|headroom| headroom.0).or(headroom) {
         builder = builder.headroom(headroom);
+    }
+    if args.mechanism == Mechanism::Planned {
+        builder = builder.planned(Planning::default());
     }
     if let Some(page) = args.page {
         builder = builder.page_bytes(page.0);

@@ -1,6 +1,6 @@
 //! Which options go together.
 
-use crate::args::{AllocatorName, ReplayArgs};
+use crate::args::{AllocatorName, Mechanism, ReplayArgs};
 use crate::gpus::Gpus;
 use anyhow::bail;
 
@@ -12,6 +12,12 @@ pub(super) fn check(args: &ReplayArgs, gpus: &Gpus) -> anyhow::Result<()> {
         bail!(
             "--allocator {}: simulated GPUs have no allocator of their own (use --driver cuda)",
             args.allocator.name()
+        );
+    }
+    if args.mechanism != Mechanism::Pool && (peer || args.threads > 1) {
+        bail!(
+            "--mechanism {}: steps are those of one copy of a trace, through the pool",
+            args.mechanism.name()
         );
     }
     let of_simulated = [

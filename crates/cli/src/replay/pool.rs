@@ -69,6 +69,10 @@ impl Allocator for PoolAllocator {
         Some(block.granted_bytes())
     }
 
+    fn begin_step(&self) {
+        self.pool.begin_step();
+    }
+
     fn reading(&self) -> Reading {
         self.driver.reading()
     }
@@ -86,6 +90,7 @@ impl Allocator for PoolAllocator {
                 thread: hits.thread,
                 stream: hits.stream,
                 shard: hits.shard,
+                planned: hits.planned,
                 heap: hits.heap,
             }),
             ladder: Some(Ladder::of(&stats)),

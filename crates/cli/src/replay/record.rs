@@ -124,6 +124,7 @@ pub(super) struct Hits {
     pub thread: u64,
     pub stream: u64,
     pub shard: u64,
+    pub planned: u64,
     pub heap: u64,
 }
 

@@ -118,6 +118,7 @@ pub(super) fn replay<A: Allocator, H: Hooks<A>>(
                 if second_half {
                     hooks.steady_step();
                 }
+                allocator.begin_step();
                 if program.streams_fresh {
                     renew(allocator, streams)?;
                 }
