@@ -11,7 +11,9 @@ use crate::error::{Error, LimitedBy, OutOfMemory, Result};
 use crate::fence::Fences;
 use crate::fork;
 use crate::heap::{Addresses, Arena, Blocks, Denied, Gauge, Layout};
+use crate::planned::{Planner, Planning};
 use crate::pool::Pool;
+use crate::recorder::{Profiling, Recorder};
 use crate::shard::Shards;
 use crate::sync::{Arc, Mutex, on_each};
 use std::time::Duration;
@@ -32,6 +34,8 @@ pub struct Builder {
     rescue: Option<Rescue>,
     defragmentation: Defragmentation,
     timing: StepTiming,
+    profiling: Option<Profiling>,
+    planning: Option<Planning>,
     /// The process that it was made in.
     process: u64,
 }
@@ -53,6 +57,8 @@ impl Builder {
             rescue: None,
             defragmentation: Defragmentation::Off,
             timing: StepTiming::Measured,
+            profiling: None,
+            planning: None,
             process: fork::generation(),
         }
     }
@@ -207,6 +213,24 @@ impl Builder {
         self
     }
 
+    /// Records what the pool is asked for, for [`crate::Pool::profile`]. Threads keep no blocks of their
+    /// own meanwhile, and every allocation and free is written down, so both take longer. Default: off.
+    #[must_use]
+    pub fn profiling(mut self, profiling: Profiling) -> Self {
+        self.profiling = Some(profiling);
+        self
+    }
+
+    /// Gives the large requests that recur from step to step a place each in one range of memory, by a
+    /// plan in hand or by one that the pool makes of what it is asked for: see [`Planning`]. A request
+    /// that differs from the plan, or whose place is taken, is served as always. Asks that
+    /// [`Pool::begin_step`] says where steps begin. Default: off.
+    #[must_use]
+    pub fn planned(mut self, planning: Planning) -> Self {
+        self.planning = Some(planning);
+        self
+    }
+
     /// How long an allocation may wait on the host for work in flight before it reports
     /// out-of-memory. Default: one second.
     #[must_use]
@@ -341,6 +365,8 @@ impl Builder {
             movables: Movables::new(self.defragmentation, self.timing),
             limit,
             reservation,
+            recorder: self.profiling.map(Recorder::new),
+            planner: self.planning.as_ref().map(|planning| Planner::new(id, planning)),
         };
         match laid_in {
             Ok(()) => Ok(device),

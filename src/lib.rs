@@ -58,7 +58,10 @@ mod lease;
 mod level;
 mod movable;
 mod pin;
+pub mod plan;
+mod planned;
 mod pool;
+mod recorder;
 mod recycle;
 mod shard;
 pub mod size;
@@ -83,7 +86,9 @@ pub use graph::{Capture, GraphMemory};
 pub use level::Level;
 pub use movable::{Movable, Pinned};
 pub use pin::Pin;
+pub use planned::Planning;
 pub use pool::Pool;
+pub use recorder::Profiling;
 pub use stats::{
     BucketStats, BuddyStats, CrossStream, DeviceStats, Hits, Ladder, Merging, Moves, Stats,
 };

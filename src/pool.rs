@@ -2,7 +2,7 @@
 
 use crate::builder::Builder;
 use crate::config::{Bucket, Lifetime};
-use crate::core::{Enter, Handle};
+use crate::core::{Device, Enter, Handle};
 use crate::defrag::Moved;
 use crate::driver::{DeviceId, Driver, StreamHandle};
 use crate::error::{Error, Result};
@@ -10,6 +10,7 @@ use crate::fence::Owner;
 use crate::heap::Held;
 use crate::level::Level;
 use crate::pin::Pin;
+use crate::plan::{Plan, Profile, Recording};
 use crate::stats::{BucketStats, BuddyStats, Counters, CrossStream, DeviceStats, Hits, Stats};
 use crate::stream::Stream;
 use crate::sync::{Arc, Ordering, lock, on_each};
@@ -48,6 +49,15 @@ impl Pool {
     /// Number of devices.
     pub fn device_count(&self) -> u16 {
         self.0.devices.len() as u16
+    }
+
+    /// Physical bytes of one device taken from the driver: [`crate::DeviceStats::reserved_bytes`] by
+    /// itself. Lock-free.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`].
+    pub fn reserved_bytes(&self, device: DeviceId) -> Result<u64> {
+        Ok(self.0.device(device)?.gauge.reserved())
     }
 
     /// The driver that the pool was built over.
@@ -184,9 +194,37 @@ impl Pool {
         }
     }
 
+    /// What each device has been asked for so far, in order, if the pool was built with
+    /// [`Builder::profiling`]; nothing otherwise, and in a forked child.
+    #[must_use]
+    pub fn recording(&self) -> Vec<(DeviceId, Recording)> {
+        if self.0.is_forked() {
+            return Vec::new();
+        }
+        let of = |device: &Arc<Device>| Some((device.id, self.0.recording(device)?));
+        self.0.devices.iter().filter_map(of).collect()
+    }
+
+    /// [`Pool::recording`] in figures, with what suits the program.
+    #[must_use]
+    pub fn profile(&self) -> Vec<(DeviceId, Profile)> {
+        let recordings = self.recording();
+        on_each(&recordings, |(device, recording)| (*device, Profile::of(recording)))
+    }
+
+    /// The plans that requests are served by now, or will be once the first comes: see
+    /// [`Builder::planned`]. Another pool can begin with it. Takes a lock of each device.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        if self.0.is_forked() {
+            return Plan::default();
+        }
+        self.0.planners().filter_map(|(_, planner)| planner.plan()).collect()
+    }
+
     /// Says that a step of the program begins, one turn of what it does again and again: training's
     /// forward, backward and optimizer, or a batch served. What counts in steps counts these. Returns
-    /// the step's number, from 1. Lock-free.
+    /// the step's number, from 1. Lock-free, except where it plans: see [`Builder::planned`].
     pub fn begin_step(&self) -> u64 {
         self.0.begin_step()
     }
@@ -254,6 +292,7 @@ impl Pool {
             hits.stream += counters.stream_hits.load(Ordering::Relaxed);
             hits.shard += counters.shard_hits.load(Ordering::Relaxed);
             hits.buddy += counters.buddy_hits.load(Ordering::Relaxed);
+            hits.planned += counters.planned_hits.load(Ordering::Relaxed);
             hits.heap += counters.heap_hits.load(Ordering::Relaxed);
         };
         if !forked {

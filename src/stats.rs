@@ -156,6 +156,8 @@ pub struct Hits {
     pub shard: u64,
     /// From a chunk of the buddy system's, without the heap.
     pub buddy: u64,
+    /// From the place that a plan had for it.
+    pub planned: u64,
     /// From the heap, fresh memory included.
     pub heap: u64,
 }
@@ -177,6 +179,7 @@ pub struct Counters {
     pub stream_hits: AtomicU64,
     pub shard_hits: AtomicU64,
     pub buddy_hits: AtomicU64,
+    pub planned_hits: AtomicU64,
     pub heap_hits: AtomicU64,
     /// By bucket, without hits in the thread's bins: requests, and those that a cache served.
     pub requests: [AtomicU64; BUCKETS],

@@ -175,6 +175,8 @@ impl Pond {
             movables: Movables::default(),
             limit: layout.limit,
             reservation: Some((base, 0)),
+            recorder: None,
+            planner: None,
         };
         let devices = Box::new([Arc::new(device)]);
         let core = Core::new(driver, streams.fences.clone(), devices, &settings, None);

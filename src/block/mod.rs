@@ -219,8 +219,17 @@ impl Descriptor {
 
     /// Arena: whether a block that it owns lies in a chunk.
     pub fn set_apart(&self, apart: bool) {
+        self.set_flag(Word::APART, apart);
+    }
+
+    /// Arena: whether a block that it owns is a plan's range, or a place in one.
+    pub fn set_planned(&self, planned: bool) {
+        self.set_flag(Word::PLANNED, planned);
+    }
+
+    fn set_flag(&self, flag: u64, on: bool) {
         let word = self.word();
-        self.store(if apart { word.with(Word::APART) } else { word.without(Word::APART) });
+        self.store(if on { word.with(flag) } else { word.without(flag) });
     }
 
     /// Arena: makes an extent that it owns live under a new tag, and returns its word.

@@ -44,7 +44,8 @@ impl State {
     }
 }
 
-/// A descriptor's state word: `tag:40 | unused:17 | apart:1 | indexed:1 | uses:1 | state:4`.
+/// A descriptor's state word:
+/// `tag:40 | unused:16 | planned:1 | apart:1 | indexed:1 | uses:1 | state:4`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Word(pub u64);
 
@@ -56,6 +57,8 @@ impl Word {
     pub const INDEXED: u64 = 1 << 5;
     /// The block lies in a chunk of the buddy system's: it is no extent.
     pub const APART: u64 = 1 << 6;
+    /// A plan's range, or a place in one: see `heap/planned.rs`.
+    pub const PLANNED: u64 = 1 << 7;
     const TAG_SHIFT: u32 = Hint::INDEX_BITS;
     const TAG: u64 = u64::MAX << Self::TAG_SHIFT;
 

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::fence::Asked;
 use crate::heap::{Arena, Denied, Held, Request, Rung};
 use crate::lease::{self, Lease};
+use crate::recorder::Recorder;
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
 use crate::sync::{AtomicU64, MutexGuard, Ordering, lock};
@@ -69,14 +70,21 @@ impl Core {
             let request = Request { stream, bytes: granted, requested: bytes };
             return self.allocate_apart(lease, device, request, enter);
         }
-        if let (Some(cache), true) = (lease, size::is_small(bytes) && !self.notes_all) {
+        if let (Some(cache), true) = (lease, size::is_small(bytes) && !self.notes_all)
+            && !device.recorder.as_ref().is_some_and(Recorder::is_on)
+        {
             self.want(cache, stream, size::class_of(bytes));
         }
-        let cached = match self.uncached {
+        let planned = match &device.planner {
+            Some(planner) => self.find_planned(planner, device, stream, bytes, enter),
+            None => None,
+        };
+        let found = planned.map(|grant| (grant, Layer::Planned));
+        let cached = || match self.uncached {
             true => None,
             false => self.find_cached(lease, device, stream, key),
         };
-        let (grant, layer) = match cached {
+        let (grant, layer) = match found.or_else(cached) {
             Some(found) => found,
             None => {
                 let request = Request { stream, bytes: granted, requested: bytes };
@@ -84,8 +92,14 @@ impl Core {
             }
         };
         grant.block.set_requested(bytes);
-        if device.movables.are_on() && !size::is_small(bytes) {
+        if device.movables.are_on() && !size::is_small(bytes) && !matches!(layer, Layer::Planned) {
             device.gauge.large_taken(grant.block.size());
+        }
+        if let Some(recorder) = &device.recorder {
+            recorder.allocated(grant.hint, stream, bytes);
+        }
+        if let Some(planner) = &device.planner {
+            planner.allocated(grant.hint, stream, bytes);
         }
         self.count(lease, layer, bytes);
         Ok(grant)
@@ -95,10 +109,11 @@ impl Core {
     pub(super) fn count(&self, lease: Option<&Lease>, layer: Layer, bytes: u64) {
         let bucket = Bucket::of(bytes) as usize;
         let counters = lease.map_or(&self.strays, |cache| &cache.counters);
+        let cached = matches!(layer, Layer::Stream | Layer::Shard);
         let counts = [
             Some(layer.counter(counters)),
             Some(&counters.requests[bucket]),
-            (!matches!(layer, Layer::Buddy | Layer::Heap)).then(|| &counters.cache_hits[bucket]),
+            cached.then(|| &counters.cache_hits[bucket]),
         ];
         for counter in counts.into_iter().flatten() {
             match lease {
@@ -236,7 +251,11 @@ impl Core {
         }
     }
 
-    fn enter<'c>(&self, device: &'c Device, enter: Enter) -> Result<MutexGuard<'c, Arena>> {
+    pub(super) fn enter<'c>(
+        &self,
+        device: &'c Device,
+        enter: Enter,
+    ) -> Result<MutexGuard<'c, Arena>> {
         match enter {
             Enter::Wait => Ok(lock(&device.arena)),
             Enter::Try => match device.arena.try_lock() {
@@ -259,6 +278,7 @@ pub(super) enum Layer {
     Stream,
     Shard,
     Buddy,
+    Planned,
     Heap,
 }
 
@@ -268,6 +288,7 @@ impl Layer {
             Self::Stream => &counters.stream_hits,
             Self::Shard => &counters.shard_hits,
             Self::Buddy => &counters.buddy_hits,
+            Self::Planned => &counters.planned_hits,
             Self::Heap => &counters.heap_hits,
         }
     }

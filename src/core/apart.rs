@@ -72,6 +72,9 @@ impl Core {
             }
         };
         grant.block.set_requested(request.requested);
+        if let Some(recorder) = &device.recorder {
+            recorder.allocated(grant.hint, request.stream, request.requested);
+        }
         self.count(lease, layer, request.requested);
         Ok(grant)
     }

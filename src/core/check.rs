@@ -22,6 +22,7 @@ impl Core {
         }
         if level >= Level::Full {
             self.fences.check();
+            self.planners().for_each(|(device, planner)| planner.check(device));
             self.check_caches();
         }
     }

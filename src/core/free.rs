@@ -56,6 +56,12 @@ impl Core {
             // A buffer whose block was freed by address: it is somebody else's now.
             return;
         }
+        if let Some(recorder) = &device.recorder {
+            recorder.freeing(hint);
+        }
+        if let Some(planner) = &device.planner {
+            planner.freeing(block, hint);
+        }
         let (stream, bytes) = (block.stream(), block.size());
         let uses = word.has(Word::USES);
         if uses {
@@ -65,9 +71,10 @@ impl Core {
         }
         // A large block is in the arena's index, or goes there by a note: exactly one is pushed for each time
         // the flag is set. So does one in a chunk, to a list of their own, and a small one where all are
-        // to be noted.
+        // to be noted. Nobody is told of a place in a plan's range: its plan looks at the word.
         let (apart, large) = (word.has(Word::APART), !size::is_small(bytes));
-        let noted = apart || large || self.notes_all;
+        let planned = word.has(Word::PLANNED);
+        let noted = !planned && (apart || large || self.notes_all);
         loop {
             let flags = if noted { Word::INDEXED } else { 0 };
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
@@ -91,10 +98,10 @@ impl Core {
             self.settle_late_free();
             return;
         }
-        if large && !apart && device.movables.are_on() {
+        if large && !apart && !planned && device.movables.are_on() {
             device.gauge.large_freed(bytes);
         }
-        if self.uncached {
+        if planned || self.uncached {
             return;
         }
         let own = !uses && !self.fences.has_ended(stream);

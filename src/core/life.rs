@@ -49,6 +49,9 @@ impl Core {
         if anchor.is_none() {
             return;
         }
+        for (device, planner) in self.planners() {
+            planner.end(device);
+        }
         let live: u64 = self.devices.iter().map(|device| lock(&device.arena).live_blocks()).sum();
         if live > 0 {
             self.late.store(live.div_ceil(2) as i64, Ordering::Release);

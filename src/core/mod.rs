@@ -11,6 +11,7 @@
 
 mod allocate;
 mod apart;
+mod at_plan;
 mod check;
 mod free;
 mod life;
@@ -28,6 +29,9 @@ use crate::error::{Error, Result};
 use crate::fence::Fences;
 use crate::fork;
 use crate::heap::{Arena, Blocks, Gauge};
+use crate::plan::Recording;
+use crate::planned::{self, Planner};
+use crate::recorder::Recorder;
 use crate::shard::Shards;
 use crate::stats::Counters;
 use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, lock};
@@ -45,6 +49,10 @@ pub struct Device {
     pub limit: u64,
     /// Address and bytes of the driver's reservation, where there is one.
     pub reservation: Option<(u64, u64)>,
+    /// Where what is asked of it is written down.
+    pub recorder: Option<Recorder>,
+    /// Places what recurs in advance.
+    pub planner: Option<Planner>,
 }
 
 /// Everything that streams, buffers and threads share.
@@ -136,6 +144,9 @@ impl Core {
         let step = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
         for device in &self.devices {
             device.gauge.set_step(step);
+            if let Some(recorder) = &device.recorder {
+                recorder.step(step);
+            }
             if self.notes_all
                 && !self.is_forked()
                 // A thread that is in the arena looks at ages itself.
@@ -144,12 +155,23 @@ impl Core {
                 arena.begin_step();
             }
         }
+        if self.devices.iter().any(|device| device.planner.is_some()) && !self.is_forked() {
+            self.plan_step(step);
+        }
         step
     }
 
     /// The number of the step that began last; 0 before the first.
     pub fn step(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
+    }
+
+    /// What a device has been asked for, if that is recorded. Its streams are numbered in the order in
+    /// which they were made.
+    pub fn recording(&self, device: &Device) -> Option<Recording> {
+        let recorder = device.recorder.as_ref()?;
+        let ids: Vec<u32> = planned::streams(&self.fences, device.id).collect();
+        Some(recorder.recording(|id| ids.binary_search(&id).unwrap_or_else(|at| at) as u32))
     }
 
     /// A new reference to this core.
@@ -245,6 +267,8 @@ impl Core {
             .map(|device| {
                 device.blocks.bookkeeping()
                     + device.shards.bytes()
+                    + device.recorder.as_ref().map_or(0, Recorder::bytes)
+                    + device.planner.as_ref().map_or(0, Planner::bytes)
                     + lock(&device.arena).bookkeeping()
             })
             .sum();

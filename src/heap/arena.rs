@@ -67,6 +67,8 @@ pub struct Arena {
     pub(super) links: Vec<Links>,
     /// Descriptors that describe nothing.
     pub(super) spares: Vec<u32>,
+    /// Descriptors of places in plans' ranges.
+    pub(super) planned: Vec<u32>,
     pub(super) regions: [Region; 2],
     /// What the buddy system has of it.
     pub(super) apart: Apart,
@@ -138,6 +140,7 @@ impl Arena {
             plain: None,
             links: vec![Links::default()],
             spares: Vec::new(),
+            planned: Vec::new(),
             regions: [region(), region()],
             apart: Apart::default(),
             pending: false,

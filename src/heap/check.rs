@@ -118,8 +118,13 @@ impl Arena {
             .map(|index| self.block(index).word())
             .filter(|word| word.state() == State::Spare && word.has(Word::INDEXED))
             .count();
-        let apart = self.apart.descriptors();
-        assert_eq!(extents + self.spares.len() + waiting + apart, all, "descriptors");
+        for &index in &self.planned {
+            let word = self.block(index).word();
+            let state = matches!(word.state(), State::Live | State::Cached | State::Claimed);
+            assert!(state && word.has(Word::PLANNED), "place {index} is {word:?}");
+        }
+        let elsewhere = self.apart.descriptors() + self.planned.len();
+        assert_eq!(extents + self.spares.len() + waiting + elsewhere, all, "descriptors");
     }
 
     /// A block is marked as indexed if the index lists it, or if its note is waiting.
@@ -148,7 +153,7 @@ impl Arena {
     fn check_block(&self, index: u32, block: &Descriptor) {
         let (word, address) = (block.word(), block.address());
         assert_ne!(word.state(), State::Claimed, "nobody is about to do anything with {index}");
-        if word.state() == State::Live {
+        if word.state() == State::Live && !word.has(Word::PLANNED) {
             let found = self.blocks.find(address).map(|(found, ..)| found);
             assert_eq!(found, Some(index), "the block at {address:#x}");
             let small = crate::size::is_small(block.size());

@@ -24,6 +24,7 @@ mod pages;
 mod place;
 mod plain;
 mod plan;
+mod planned;
 mod reclaim;
 mod relocate;
 mod segment_policy;
@@ -41,7 +42,7 @@ pub use gauge::{Gauge, Rung};
 pub use relocate::{Ground, Relocated};
 pub use shortage::Held;
 
-use crate::block::{Descriptor, Hint, Word};
+use crate::block::{Descriptor, Hint, State, Word};
 use crate::config::Buddy;
 use crate::sync::{AtomicU32, Ordering};
 use crate::table::Table;
@@ -134,7 +135,37 @@ impl Blocks {
     fn look_at(&self, index: u32, address: u64) -> Option<(u32, &Descriptor, Word)> {
         let block = self.table.get(index)?;
         let word = block.word();
+        if word.state() != State::Live
+            && word.has(Word::PLANNED)
+            && let Some(found) = self.look_behind(block, address)
+        {
+            return Some(found);
+        }
         (block.address() == address).then_some((index, block, word))
+    }
+
+    /// Of the places of a plan that start where this one does, the one behind it that is live.
+    #[cold]
+    fn look_behind<'b>(
+        &'b self,
+        mut block: &'b Descriptor,
+        address: u64,
+    ) -> Option<(u32, &'b Descriptor, Word)> {
+        // Bounded: what a link leads to may be something else's by now, but places are few.
+        for _ in 0..1 << Hint::INDEX_BITS {
+            // Acquire pairs with the release of whoever linked it.
+            let next = block.note.load(Ordering::Acquire);
+            let Some(behind) = self.table.get(next).filter(|_| next != 0) else { break };
+            let word = behind.word();
+            if behind.address() != address || !word.has(Word::PLANNED) {
+                break;
+            }
+            if word.state() == State::Live {
+                return Some((next, behind, word));
+            }
+            block = behind;
+        }
+        None
     }
 
     /// Publishes the start of a block. Arena only.
@@ -195,7 +226,7 @@ impl Blocks {
     /// Whether a hint no longer leads to a cached block.
     pub fn is_stale(&self, hint: Hint) -> bool {
         let word = self.at(hint.index()).word();
-        !word.matches(hint) || word.state() != crate::block::State::Cached
+        !word.matches(hint) || word.state() != State::Cached
     }
 
     /// Host memory held, in bytes.

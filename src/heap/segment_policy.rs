@@ -90,15 +90,15 @@ mod tests {
         // As much as there is room for.
         assert_eq!(of(3 * MIB, 13 * MIB), [12 * MIB, 4 * MIB]);
         assert_eq!(of(3 * MIB, 5 * MIB), [4 * MIB]);
-        assert_eq!(of(3 * MIB, 4 * MIB - 1), []);
-        assert_eq!(of(1, 2 * MIB - 1), []);
+        assert_eq!(of(3 * MIB, 4 * MIB - 1), [0_u64; 0]);
+        assert_eq!(of(1, 2 * MIB - 1), [0_u64; 0]);
     }
 
     #[test]
     fn few_go_and_no_more_than_it_takes() {
         let idle = [2, 20, 8, 20, 64];
         let sizes = |bytes| choose(&idle, bytes).into_iter().map(|at| idle[at]).collect::<Vec<_>>();
-        assert_eq!(sizes(0), []);
+        assert_eq!(sizes(0), [0_u64; 0]);
         assert_eq!(sizes(1), [2]);
         assert_eq!(sizes(9), [20]);
         assert_eq!(sizes(64), [64]);

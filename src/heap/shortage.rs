@@ -25,13 +25,14 @@ impl Arena {
     /// A walk over all blocks.
     pub fn held(&self) -> Held {
         let mut held = Held::default();
-        let mut each = |_, block: &Descriptor| match block.word().state() {
-            State::Live => held.live += block.requested(),
-            State::Cached => held.cached[Bucket::of(block.size()) as usize] += block.size(),
-            _ => {}
+        let mut each = |_, block: &Descriptor| {
+            if block.word().state() == State::Cached {
+                held.cached[Bucket::of(block.size()) as usize] += block.size();
+            }
         };
         self.for_each_extent(&mut each);
         self.for_each_apart(each);
+        self.for_each_held(|block| held.live += block.requested());
         held
     }
 
@@ -82,10 +83,6 @@ impl Arena {
             match state {
                 // Counted with its chunk.
                 State::Free if block.word().has(Word::APART) => {}
-                State::Live => {
-                    report.live += block.requested();
-                    add(&mut report.held, block.stream(), block.requested());
-                }
                 State::Free | State::Cached => {
                     report.free += bytes;
                     report.largest_free = report.largest_free.max(bytes);
@@ -100,11 +97,15 @@ impl Arena {
                         report.in_flight += bytes;
                     }
                 }
-                State::Spare | State::Hole | State::Claimed | State::Chunk => {}
+                State::Live | State::Spare | State::Hole | State::Claimed | State::Chunk => {}
             }
         };
         self.for_each_extent(&mut each);
         self.for_each_apart(each);
+        self.for_each_held(|block| {
+            report.live += block.requested();
+            add(&mut report.held, block.stream(), block.requested());
+        });
         for list in [&mut report.held, &mut report.pending] {
             list.sort_by_key(|entry| std::cmp::Reverse(entry.bytes));
         }

@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Replay(ReplayArgs),
     /// Drives pipeline schedules over devices, streams and threads with verified contents
     Stress(StressArgs),
+    /// Says what a trace asks for, which way of managing memory suits it, and plans what recurs
+    Profile(ProfileArgs),
     /// Times the driver's calls; prints a table, or prices for simulated GPUs
     Costs(CostsArgs),
 }
@@ -106,6 +108,25 @@ pub(crate) struct ReplayArgs {
     pub oracle: bool,
 
     /// One JSON object a trace on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProfileArgs {
+    /// The trace, compressed or not
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+
+    /// Where to write a plan of what recurs from step to step
+    #[arg(long, value_name = "OUT")]
+    pub plan: Option<PathBuf>,
+
+    /// Where to write a picture of sizes, of memory over time and of lifetimes, as SVG
+    #[arg(long, value_name = "OUT")]
+    pub svg: Option<PathBuf>,
+
+    /// A JSON object on standard output
     #[arg(long)]
     pub json: bool,
 }

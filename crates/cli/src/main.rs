@@ -7,6 +7,7 @@ mod exit;
 mod gpus;
 mod mechanism;
 mod output;
+mod profile;
 mod replay;
 mod size;
 mod stress;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     exit::code(match cli.command {
         Command::Replay(args) => replay::run(&args),
         Command::Stress(args) => stress::run(args),
+        Command::Profile(args) => profile::run(&args),
         Command::Costs(args) => costs::run(&args),
     })
 }

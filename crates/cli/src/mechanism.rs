@@ -1,7 +1,18 @@
 //! The mechanisms of the field by name, as settings of the pool.
 
+use crate::replay::Declared;
 use clap::ValueEnum;
-use millpond::{Buckets, Builder, Caching, Coalescing, Growth, Preallocation, Recycling};
+use millpond::{
+    Buckets, Buddy, Budget, Builder, Caching, Coalescing, Defragmentation, Generations, Growth,
+    Planning, Preallocation, Recycling, StepTiming,
+};
+use std::time::Duration;
+
+/// How long a step of a trace is taken to last, since traces say nothing of time.
+pub(crate) const STEP: Duration = Duration::from_millis(200);
+/// Bytes that a device is taken to copy within its memory in a second: half of what A100-class devices
+/// read and write together.
+const COPY_RATE: u64 = 750_000_000_000;
 
 /// How memory is managed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,6 +39,19 @@ pub(crate) enum Mechanism {
     Immediate,
     /// Freed blocks are merged in batches; no stitching
     Batched,
+    /// What recurs from step to step has its place in a plan, made after two steps
+    Planned,
+    /// A buddy system for blocks that outlive their step; the rest as it comes
+    LongLived,
+    /// A buddy system for everything; no stitching
+    Buddy,
+    /// A buddy system for blocks that outlive their step, delayed recycling for the rest; no stitching
+    DelayedBuddy,
+    /// Movable blocks are moved together at step gaps; no stitching
+    Compaction,
+    /// The same for young blocks at every gap and for old ones at every hundredth, within 5 % of a
+    /// step; no stitching
+    Generational,
 }
 
 impl Mechanism {
@@ -53,6 +77,37 @@ impl Mechanism {
             Self::Delayed => builder.stitching(false).recycling(Recycling::default()),
             Self::Immediate => builder.stitching(false).coalescing(Coalescing::Immediate),
             Self::Batched => builder.stitching(false).coalescing(Coalescing::batched()),
+            Self::Planned => builder.planned(Planning::default()),
+            Self::LongLived => builder.buddy(Buddy::LongLived),
+            Self::Buddy => builder.stitching(false).buddy(Buddy::Everything),
+            Self::DelayedBuddy => {
+                builder.stitching(false).buddy(Buddy::LongLived).recycling(Recycling::default())
+            }
+            Self::Compaction => {
+                moving(builder, Defragmentation::Compaction { budget: Budget::Unlimited })
+            }
+            Self::Generational => {
+                moving(builder, Defragmentation::Generational(Generations::default()))
+            }
+        }
+    }
+
+    /// Whether it asks where steps begin: they are those of one copy of a trace.
+    pub(crate) fn counts_steps(self) -> bool {
+        matches!(self, Self::Planned) || self.moves()
+    }
+
+    /// Whether blocks are movable.
+    pub(crate) fn moves(self) -> bool {
+        matches!(self, Self::Compaction | Self::Generational)
+    }
+
+    /// What a replay says of its blocks.
+    pub(crate) fn declares(self) -> Declared {
+        match self {
+            Self::LongLived | Self::Buddy | Self::DelayedBuddy => Declared::Lasting,
+            Self::Compaction | Self::Generational => Declared::Movable,
+            _ => Declared::Nothing,
         }
     }
 
@@ -60,4 +115,9 @@ impl Mechanism {
     pub(crate) fn capacity(self) -> Option<f64> {
         (self == Self::Fixed).then_some(1.02)
     }
+}
+
+fn moving(builder: Builder, how: Defragmentation) -> Builder {
+    let timing = StepTiming::Given { step: STEP, bytes_per_second: COPY_RATE };
+    builder.stitching(false).defragmentation(how).step_timing(timing)
 }

@@ -245,3 +245,23 @@ fn tables_for_people() {
     let run = millpond(["replay", trace, trace]);
     assert!(run.stdout.contains("geometric mean"), "{}", run.stdout);
 }
+
+#[test]
+fn what_recurs_is_planned() {
+    // The most that is reserved over what is live: small programs keep some megabytes in hand.
+    for (name, most) in [
+        ("gpt2_1p3b_bf16.trace.zst", 1.01),
+        ("fsdp1_llama3b.trace.zst", 1.02),
+        ("resnet50_b32.trace.zst", 1.015),
+    ] {
+        let options = ["--mechanism", "planned", "--oracle", "--lag", "7", "--repeat", "1"];
+        let report = object(&example(name), &options, 0);
+        check(&report, "/mechanism", |v| v == "planned");
+        check(&report, "/hazards", |v| *v == 0);
+        let hits = |layer: &str| report["hits"][layer].as_u64().expect("a number");
+        assert!(hits("planned") > hits("heap"), "{}", report["hits"]);
+        let bytes = |what: &str| report[what].as_f64().expect("a number");
+        let ratio = bytes("peak_reserved_bytes") / bytes("peak_live_bytes");
+        assert!(ratio <= most, "{name}: {ratio}");
+    }
+}

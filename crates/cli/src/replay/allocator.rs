@@ -1,5 +1,6 @@
 //! What a replay asks of whoever serves memory.
 
+use super::life::Life;
 use super::record::{Hits, Ladder};
 use crate::gpus::Reading;
 use millpond::DeviceId;
@@ -19,7 +20,12 @@ pub(super) trait Allocator: Send + Sync + 'static {
     /// The driver's handle of a stream.
     fn handle(stream: &Self::Stream) -> u64;
 
-    fn alloc(&self, stream: &Self::Stream, bytes: u64) -> Result<Self::Block, Self::Error>;
+    fn alloc(
+        &self,
+        stream: &Self::Stream,
+        bytes: u64,
+        life: Life,
+    ) -> Result<Self::Block, Self::Error>;
     fn free(&self, block: Self::Block) -> Result<(), Self::Error>;
     /// `stream` uses the block until it is freed.
     fn record_use(&self, block: &mut Self::Block, stream: &Self::Stream)
@@ -29,10 +35,26 @@ pub(super) trait Allocator: Send + Sync + 'static {
     /// Whether an allocation failed for want of memory.
     fn is_no_memory(error: &Self::Error) -> bool;
 
-    fn address(block: &Self::Block) -> u64;
+    /// Calls `work` with the address that work on `stream` may use meanwhile.
+    fn used_on<R>(
+        block: &Self::Block,
+        stream: &Self::Stream,
+        work: impl FnOnce(u64) -> R,
+    ) -> Result<R, Self::Error>;
     fn bytes(block: &Self::Block) -> u64;
     /// With what was granted beyond the request, as far as it is known.
     fn granted_bytes(block: &Self::Block) -> Option<u64>;
+
+    /// A step of the program begins.
+    fn begin_step(&self) {}
+    /// A place in a step where blocks may move: copies run on these streams.
+    fn step_gap(&self, _: &[Self::Stream]) -> Result<(), Self::Error> {
+        Ok(())
+    }
+    /// Physical bytes of a device that are held, if that is known at once.
+    fn reserved(&self, _device: u16) -> u64 {
+        0
+    }
 
     /// What the counters of driver calls show.
     fn reading(&self) -> Reading;

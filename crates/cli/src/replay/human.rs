@@ -55,7 +55,7 @@ fn facts(record: &Record) -> Vec<(&'static str, String)> {
         ("first replay: ns per allocation", times(record.cold.alloc_ns)),
         ("first replay: ns per free", times(record.cold.free_ns)),
         ("later replays: ns per operation", number(warm, 1)),
-        ("hits in %: thread, stream, shard, heap", shares(record.hits)),
+        ("hits in %: thread, stream, shard, buddy, plan, heap", shares(record.hits)),
         ("heap: fitted, after asking, new pages, moved, waited", rungs(record.ladder)),
         ("waits inserted between streams", record.cross_stream.waits.to_string()),
         ("driver calls: memory, events, host waits", {
@@ -107,7 +107,7 @@ fn overview(records: &[Record]) -> String {
         "p99",
         "cold free\nns p50",
         "warm\nns / op",
-        "hits %: thread\nstream shard heap",
+        "hits %: thread\nstream shard buddy plan heap",
         "memory\ncalls / step",
         "event\ncalls / step",
         "refused",
@@ -177,10 +177,10 @@ fn rungs(ladder: Option<Ladder>) -> String {
 }
 
 fn shares(hits: Option<Hits>) -> String {
-    let Some(Hits { thread, stream, shard, heap }) = hits else { return nothing() };
-    let all = (thread + stream + shard + heap).max(1) as f64;
+    let Some(Hits { thread, stream, shard, buddy, planned, heap }) = hits else { return nothing() };
+    let all = (thread + stream + shard + buddy + planned + heap).max(1) as f64;
     let share = |hits: u64| format!("{:.0}", hits as f64 * 100.0 / all);
-    [thread, stream, shard, heap].map(share).join(" ")
+    [thread, stream, shard, buddy, planned, heap].map(share).join(" ")
 }
 
 fn nothing() -> String {
@@ -202,6 +202,9 @@ mod tests {
         assert_eq!(number(None, 2), "-");
         assert_eq!(number(Some(1.005), 1), "1.0");
         assert_eq!(percent(Some(0.5)), "50.00 %");
-        assert_eq!(shares(Some(Hits { thread: 1, stream: 1, shard: 0, heap: 2 })), "25 25 0 50");
+        assert_eq!(
+            shares(Some(Hits { thread: 1, stream: 1, shard: 0, buddy: 0, planned: 0, heap: 2 })),
+            "25 25 0 0 0 50"
+        );
     }
 }

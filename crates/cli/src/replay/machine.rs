@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The page of today's GPUs.
 const PAGE: u64 = 2 << 20;
 /// Memory of a simulated device, if no capacity asks for more.
-const DEVICE_BYTES: u64 = 80 << 30;
+pub(super) const DEVICE_BYTES: u64 = 80 << 30;
 /// The largest device that can be simulated.
 const MOST_BYTES: u64 = 16 << 40;
 
@@ -116,7 +116,7 @@ fn pool(
         builder = builder.device_capacity(DeviceId(device), limit);
     }
     let pool = builder.build().context("the pool cannot be built")?;
-    Ok(PoolAllocator { driver, pool })
+    Ok(PoolAllocator { driver, pool, moves: args.mechanism.moves() })
 }
 
 /// The devices' capacities in bytes. `most`: what a device can have.

@@ -2,9 +2,11 @@
 
 mod allocator;
 mod carry;
+mod course;
 mod crew;
 mod first;
 mod human;
+mod life;
 mod machine;
 mod options;
 mod peer;
@@ -15,6 +17,8 @@ mod run;
 mod timing;
 mod watch;
 
+pub(crate) use course::{Course, reserved};
+
 use crate::args::{AllocatorName, ReplayArgs};
 use crate::exit::Outcome;
 use crate::gpus::{Gpus, first_line};
@@ -24,6 +28,7 @@ use anyhow::bail;
 use crew::{Answer, Crew, Job, Stage};
 use first::First;
 use indicatif::ProgressBar;
+pub(crate) use life::Declared;
 use machine::Machine;
 use millpond_trace::Trace;
 use program::Program;
@@ -107,7 +112,7 @@ fn replay(
             present
         }
     };
-    let program = Program::compile(&trace, args.streams_fresh, most)?;
+    let program = Program::compile(&trace, args.streams_fresh, most, args.mechanism.declares())?;
     let run = Run { trace, args, driver: gpus.name(), bar };
     match (gpus, args.allocator) {
         (Gpus::Sim, _) => run.on(Machine::simulated(&program, args)?, program),

@@ -2,6 +2,7 @@
 
 use crate::args::{AllocatorName, ReplayArgs};
 use crate::gpus::Gpus;
+use crate::mechanism::Mechanism;
 use anyhow::bail;
 
 /// Refuses what has no meaning on these GPUs or for this allocator.
@@ -12,6 +13,14 @@ pub(super) fn check(args: &ReplayArgs, gpus: &Gpus) -> anyhow::Result<()> {
         bail!(
             "--allocator {}: simulated GPUs have no allocator of their own (use --driver cuda)",
             args.allocator.name()
+        );
+    }
+    if args.mechanism != Mechanism::Pool && peer
+        || args.mechanism.counts_steps() && args.threads > 1
+    {
+        bail!(
+            "--mechanism {}: steps are those of one copy of a trace, through the pool",
+            args.mechanism.name()
         );
     }
     let of_simulated = [

@@ -8,6 +8,7 @@
 //! meanwhile counts too.
 
 use super::allocator::{Allocator, Figures};
+use super::life::Life;
 use super::machine::Machine;
 use super::program::Program;
 use crate::args::{AllocatorName, ReplayArgs};
@@ -141,7 +142,7 @@ impl Allocator for Peer {
         stream.stream
     }
 
-    fn alloc(&self, stream: &Arc<PeerStream>, bytes: u64) -> Result<PeerBlock> {
+    fn alloc(&self, stream: &Arc<PeerStream>, bytes: u64, _: Life) -> Result<PeerBlock> {
         bind(&stream.context)?;
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         // SAFETY: the stream is alive, and its context current.
@@ -191,8 +192,12 @@ impl Allocator for Peer {
             || (error.code == invalid && matches!(error.call, "cuMemAlloc" | "cuMemAllocAsync"))
     }
 
-    fn address(block: &PeerBlock) -> u64 {
-        block.address
+    fn used_on<R>(
+        block: &PeerBlock,
+        _: &Arc<PeerStream>,
+        work: impl FnOnce(u64) -> R,
+    ) -> Result<R> {
+        Ok(work(block.address))
     }
 
     fn bytes(block: &PeerBlock) -> u64 {

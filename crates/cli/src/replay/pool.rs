@@ -1,19 +1,38 @@
 //! The pool, as a replay's allocator.
 
 use super::allocator::{Allocator, Figures};
+use super::life::Life;
 use super::record::{Hits, Ladder};
 use crate::gpus::{Metered, Reading, own_wait};
-use millpond::{Buffer, DeviceId, Error, Pool, Result, Stream};
+use millpond::{Buffer, DeviceId, Error, Lifetime, Movable, Pool, Result, Stream};
 use std::sync::Arc;
 
 pub(super) struct PoolAllocator {
     pub driver: Arc<Metered>,
     pub pool: Pool,
+    /// Whether its blocks move.
+    pub moves: bool,
+}
+
+/// A block of the pool's.
+pub(super) enum Block {
+    Buffer(Buffer<u8>),
+    Movable(Movable<u8>),
+}
+
+impl Block {
+    /// The device that it is on.
+    pub fn device(&self) -> DeviceId {
+        match self {
+            Self::Buffer(buffer) => buffer.device(),
+            Self::Movable(movable) => movable.device(),
+        }
+    }
 }
 
 impl Allocator for PoolAllocator {
     type Stream = Stream;
-    type Block = Buffer<u8>;
+    type Block = Block;
     type Error = Error;
 
     fn stream(&self, device: DeviceId) -> Result<Stream> {
@@ -29,20 +48,29 @@ impl Allocator for PoolAllocator {
     }
 
     #[inline]
-    fn alloc(&self, stream: &Stream, bytes: u64) -> Result<Buffer<u8>> {
+    fn alloc(&self, stream: &Stream, bytes: u64, life: Life) -> Result<Block> {
         // More than the host can address is more than any device has.
-        stream.alloc(usize::try_from(bytes).unwrap_or(usize::MAX))
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        match life {
+            Life::Plain => stream.alloc(len).map(Block::Buffer),
+            Life::Lasting => stream.alloc_as(len, Lifetime::Persistent).map(Block::Buffer),
+            Life::Movable => stream.alloc_movable(len).map(Block::Movable),
+        }
     }
 
     #[inline]
-    fn free(&self, block: Buffer<u8>) -> Result<()> {
+    fn free(&self, block: Block) -> Result<()> {
         drop(block);
         Ok(())
     }
 
     #[inline]
-    fn record_use(&self, block: &mut Buffer<u8>, stream: &Stream) -> Result<()> {
-        block.record_use(stream)
+    fn record_use(&self, block: &mut Block, stream: &Stream) -> Result<()> {
+        match block {
+            Block::Buffer(buffer) => buffer.record_use(stream),
+            // What it is given up to now.
+            Block::Movable(movable) => movable.pin(stream).map(drop),
+        }
     }
 
     fn wait(&self, waiter: &Stream, signaller: &Stream) -> Result<()> {
@@ -57,16 +85,47 @@ impl Allocator for PoolAllocator {
         }
     }
 
-    fn address(block: &Buffer<u8>) -> u64 {
-        block.address()
+    fn used_on<R>(block: &Block, stream: &Stream, work: impl FnOnce(u64) -> R) -> Result<R> {
+        match block {
+            Block::Buffer(buffer) => Ok(work(buffer.address())),
+            Block::Movable(movable) => Ok(work(movable.pin(stream)?.address())),
+        }
     }
 
-    fn bytes(block: &Buffer<u8>) -> u64 {
-        block.bytes()
+    fn bytes(block: &Block) -> u64 {
+        match block {
+            Block::Buffer(buffer) => buffer.bytes(),
+            Block::Movable(movable) => movable.bytes(),
+        }
     }
 
-    fn granted_bytes(block: &Buffer<u8>) -> Option<u64> {
-        Some(block.granted_bytes())
+    fn granted_bytes(block: &Block) -> Option<u64> {
+        Some(match block {
+            Block::Buffer(buffer) => buffer.granted_bytes(),
+            Block::Movable(movable) => millpond::size::granted(movable.bytes()),
+        })
+    }
+
+    fn step_gap(&self, streams: &[Stream]) -> Result<()> {
+        if !self.moves {
+            return Ok(());
+        }
+        let mut devices = Vec::new();
+        for stream in streams {
+            if !devices.contains(&stream.device()) {
+                devices.push(stream.device());
+                self.pool.step_gap(stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reserved(&self, device: u16) -> u64 {
+        self.pool.reserved_bytes(DeviceId(device)).unwrap_or(0)
+    }
+
+    fn begin_step(&self) {
+        self.pool.begin_step();
     }
 
     fn reading(&self) -> Reading {
@@ -86,6 +145,8 @@ impl Allocator for PoolAllocator {
                 thread: hits.thread,
                 stream: hits.stream,
                 shard: hits.shard,
+                buddy: hits.buddy,
+                planned: hits.planned,
                 heap: hits.heap,
             }),
             ladder: Some(Ladder::of(&stats)),

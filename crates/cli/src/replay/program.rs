@@ -8,6 +8,7 @@
 //! of a slot and its next `Free` no other `Alloc` names it.
 
 use super::carry::{Carry, Users};
+use super::life::{Declared, Life, lives};
 use anyhow::{Context, bail};
 use millpond_trace as trace;
 use millpond_trace::Trace;
@@ -20,6 +21,7 @@ pub(super) enum Op {
         bytes: u64,
         slot: u32,
         stream: u16,
+        life: Life,
     },
     Free {
         slot: u32,
@@ -36,6 +38,8 @@ pub(super) enum Op {
     Step {
         second_half: bool,
     },
+    /// Backward is over, and the optimizer is to come.
+    Gap,
     /// No operation of the trace, with streams that change from step to step: the slot's block is
     /// used on what its user's stream is by now.
     Carry(Carry),
@@ -77,7 +81,12 @@ impl Program {
     }
 
     /// Of the trace's devices at most `most` get one of their own; further ones share them in turn.
-    pub fn compile(trace: &Trace, streams_fresh: bool, most: u16) -> anyhow::Result<Self> {
+    pub fn compile(
+        trace: &Trace,
+        streams_fresh: bool,
+        most: u16,
+        declared: Declared,
+    ) -> anyhow::Result<Self> {
         let summary = trace.summary();
         let mut streams = Streams::default();
         let mut devices: Vec<Device> = Vec::new();
@@ -103,6 +112,7 @@ impl Program {
         let mut compiler = Compiler {
             streams: &streams,
             blocks: vec![(0, 0); trace.blocks()],
+            lives: lives(trace, declared),
             free: Vec::new(),
             slots: 0,
             first_half_steps: counts.steps - half_steps,
@@ -157,6 +167,7 @@ struct Compiler<'a> {
     streams: &'a Streams,
     /// Slot and device ordinal of each block of the trace.
     blocks: Vec<(u32, u16)>,
+    lives: Vec<Life>,
     free: Vec<u32>,
     slots: u32,
     first_half_steps: u64,
@@ -177,7 +188,8 @@ impl Compiler<'_> {
                 *self.block(id)? = (slot, device);
                 let stream = self.streams.find(device, stream)?;
                 self.note_use(slot, stream);
-                Op::Alloc { bytes, slot, stream }
+                let life = usize::try_from(id).ok().and_then(|id| self.lives.get(id));
+                Op::Alloc { bytes, slot, stream, life: life.copied().unwrap_or_default() }
             }
             trace::Op::Free { id, .. } => {
                 let (slot, _) = *self.block(id)?;
@@ -208,6 +220,7 @@ impl Compiler<'_> {
                 // With one step there is no second half.
                 Op::Step { second_half: self.steps > self.first_half_steps }
             }
+            trace::Op::Phase(trace::Phase::Optimizer) => Op::Gap,
             trace::Op::Phase(_) => return Ok(None),
         };
         Ok(Some(compiled))
@@ -229,8 +242,18 @@ impl Compiler<'_> {
 mod tests {
     use super::*;
 
+    fn alloc(bytes: u64, slot: u32, stream: u16) -> Op {
+        Op::Alloc { bytes, slot, stream, life: Life::Plain }
+    }
+
     fn compile(text: &str) -> Program {
-        Program::compile(&Trace::read("t", text.as_bytes()).unwrap(), false, u16::MAX).unwrap()
+        Program::compile(
+            &Trace::read("t", text.as_bytes()).unwrap(),
+            false,
+            u16::MAX,
+            Declared::Nothing,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -241,10 +264,10 @@ mod tests {
         assert_eq!(
             program.ops,
             [
-                Op::Alloc { bytes: 1, slot: 0, stream: 0 },
-                Op::Alloc { bytes: 2, slot: 1, stream: 1 },
+                alloc(1, 0, 0),
+                alloc(2, 1, 1),
                 Op::Free { slot: 0 },
-                Op::Alloc { bytes: 3, slot: 0, stream: 0 },
+                alloc(3, 0, 0),
                 Op::Use { slot: 0, stream: 1 },
                 Op::Wait { waiter: 1, signaller: 0 },
             ]
@@ -257,12 +280,12 @@ mod tests {
         let text = "a 1 3 0 8\na 2 5 0 16\na 3 9 1 32\nx 3 0 9 1\nf 1 0\n";
         let trace = Trace::read("t", text.as_bytes()).unwrap();
         let device = |ordinal, peak_live_bytes| Device { ordinal, peak_live_bytes };
-        let own = Program::compile(&trace, false, 3).unwrap();
+        let own = Program::compile(&trace, false, 3, Declared::Nothing).unwrap();
         assert_eq!(
             (&own.devices[..], &own.streams[..]),
             (&[device(3, 8), device(5, 16), device(9, 32)][..], &[0, 1, 2][..])
         );
-        let shared = Program::compile(&trace, false, 2).unwrap();
+        let shared = Program::compile(&trace, false, 2, Declared::Nothing).unwrap();
         assert_eq!(shared.devices, [device(0, 40), device(1, 16)]);
         assert_eq!(shared.streams, [0, 1, 0]);
         // Streams of one device that were of two are two.
@@ -291,7 +314,7 @@ mod tests {
     fn changed_streams_are_told_before_a_free() {
         let text = "a 1 0 0 8\nu 1 5\na 2 0 0 8\nm step 1\nu 2 5\nm step 2\nu 1 5\nf 1 0\nf 2 0\n";
         let trace = Trace::read("t", format!("{text}a 3 0 5 8\nm step 3\n").as_bytes()).unwrap();
-        let program = Program::compile(&trace, true, u16::MAX).unwrap();
+        let program = Program::compile(&trace, true, u16::MAX, Declared::Nothing).unwrap();
         let carry = |slot, stream| Op::Carry(Carry { slot, stream });
         let from = program.ops.iter().rposition(|op| matches!(op, Op::Use { .. })).unwrap();
         assert_eq!(
@@ -303,7 +326,7 @@ mod tests {
                 carry(1, 0),
                 carry(1, 1),
                 Op::Free { slot: 1 },
-                Op::Alloc { bytes: 8, slot: 1, stream: 1 },
+                alloc(8, 1, 1),
                 Op::Step { second_half: true },
             ]
         );

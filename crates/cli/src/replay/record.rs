@@ -124,6 +124,8 @@ pub(super) struct Hits {
     pub thread: u64,
     pub stream: u64,
     pub shard: u64,
+    pub buddy: u64,
+    pub planned: u64,
     pub heap: u64,
 }
 

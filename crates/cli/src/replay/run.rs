@@ -6,6 +6,7 @@
 
 use super::allocator::Allocator;
 use super::carry::Carry;
+use super::life::Life;
 use super::program::{Op, Program};
 use anyhow::Context;
 use millpond_simgpu::Sim;
@@ -14,8 +15,14 @@ use millpond_simgpu::Sim;
 pub(super) trait Hooks<A: Allocator> {
     /// Allocates.
     #[inline]
-    fn alloc(&mut self, from: &A, stream: &A::Stream, bytes: u64) -> Result<A::Block, A::Error> {
-        from.alloc(stream, bytes)
+    fn alloc(
+        &mut self,
+        from: &A,
+        stream: &A::Stream,
+        bytes: u64,
+        life: Life,
+    ) -> Result<A::Block, A::Error> {
+        from.alloc(stream, bytes, life)
     }
     /// Frees.
     #[inline]
@@ -49,7 +56,10 @@ pub(super) trait Hooks<A: Allocator> {
     /// One operation is over.
     #[inline]
     fn tick(&self) {}
-    /// A step of the second half begins.
+    /// A step begins.
+    #[inline]
+    fn step(&mut self) {}
+    /// It is one of the second half.
     #[inline]
     fn steady_step(&mut self) {}
 }
@@ -86,8 +96,8 @@ pub(super) fn replay<A: Allocator, H: Hooks<A>>(
     let mut refused = vec![0; program.devices.len()];
     for op in &program.ops {
         match *op {
-            Op::Alloc { bytes, slot, stream } => {
-                match hooks.alloc(allocator, &streams[usize::from(stream)], bytes) {
+            Op::Alloc { bytes, slot, stream, life } => {
+                match hooks.alloc(allocator, &streams[usize::from(stream)], bytes, life) {
                     Ok(block) => {
                         hooks.allocated(streams, slot, stream, &block)?;
                         slots[slot as usize] = Some(block);
@@ -118,9 +128,16 @@ pub(super) fn replay<A: Allocator, H: Hooks<A>>(
                 if second_half {
                     hooks.steady_step();
                 }
+                allocator.begin_step();
+                allocator.step_gap(streams)?;
+                hooks.step();
                 if program.streams_fresh {
                     renew(allocator, streams)?;
                 }
+                continue;
+            }
+            Op::Gap => {
+                allocator.step_gap(streams)?;
                 continue;
             }
             Op::Carry(due) => {

@@ -1,6 +1,7 @@
 //! Passes that are measured call by call, or checked for races.
 
 use super::allocator::Allocator;
+use super::life::Life;
 use super::machine::Machine;
 use super::program::Program;
 use super::run::Hooks;
@@ -24,21 +25,28 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// Whether there was never so much.
-    fn add(&mut self, held: Held) -> bool {
+    /// Whether there was never so much, and how much there is.
+    fn add(&mut self, held: Held) -> (bool, u64) {
         self.live += held.bytes;
         self.waste += held.waste;
         let higher = self.live > self.peak_live;
         if higher {
             (self.peak_live, self.waste_at_peak) = (self.live, self.waste);
         }
-        higher
+        (higher, self.live)
     }
 
     fn remove(&mut self, held: Held) {
         self.live -= held.bytes;
         self.waste -= held.waste;
     }
+}
+
+/// The most bytes of a device within a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StepPeaks {
+    pub live: u64,
+    pub reserved: u64,
 }
 
 /// What a slot's block holds.
@@ -55,6 +63,8 @@ pub(super) struct Cold<'a> {
     pub free: Samples,
     /// What the driver's counters showed where each step of the second half began.
     pub steady: Vec<Reading>,
+    /// The devices, as each step left them, and before the first.
+    pub steps: Vec<Vec<StepPeaks>>,
     held: Vec<Held>,
     gauges: &'a [Mutex<Gauge>],
 }
@@ -65,6 +75,7 @@ impl<'a> Cold<'a> {
             alloc: Samples::with_capacity(program.allocs),
             free: Samples::with_capacity(program.frees),
             steady: Vec::with_capacity(usize::try_from(program.half_steps).unwrap_or(0)),
+            steps: vec![vec![StepPeaks::default(); program.devices.len()]],
             held: vec![Held::default(); program.slots],
             gauges,
         }
@@ -109,19 +120,34 @@ pub(super) struct Watch<'a, A> {
 }
 
 impl<A: Allocator> Watch<'_, A> {
-    fn launch(&self, stream: &A::Stream, touch: Touch) -> anyhow::Result<()> {
+    fn touch(
+        &self,
+        stream: &A::Stream,
+        block: &A::Block,
+        label: u64,
+        kind: impl Fn(u64, u64) -> Touch,
+    ) -> anyhow::Result<()> {
         // Real devices do not tell who touches what, and nobody asks them to.
         let Some(sim) = &self.machine.sim else { return Ok(()) };
-        let launched = sim.launch(Stream(A::handle(stream)), &[touch]);
+        let launched = A::used_on(block, stream, |address| {
+            let touch = kind(address, A::bytes(block)).label(label);
+            sim.launch(Stream(A::handle(stream)), &[touch])
+        })?;
         launched.context("work that touches a block was refused")
     }
 }
 
 impl<A: Allocator> Hooks<A> for Watch<'_, A> {
-    fn alloc(&mut self, from: &A, stream: &A::Stream, bytes: u64) -> Result<A::Block, A::Error> {
-        let Some(cold) = &mut self.cold else { return from.alloc(stream, bytes) };
+    fn alloc(
+        &mut self,
+        from: &A,
+        stream: &A::Stream,
+        bytes: u64,
+        life: Life,
+    ) -> Result<A::Block, A::Error> {
+        let Some(cold) = &mut self.cold else { return from.alloc(stream, bytes, life) };
         let start = Instant::now();
-        let result = from.alloc(stream, bytes);
+        let result = from.alloc(stream, bytes, life);
         cold.alloc.note(start.elapsed());
         result
     }
@@ -146,8 +172,15 @@ impl<A: Allocator> Hooks<A> for Watch<'_, A> {
             let waste = A::granted_bytes(block).map_or(0, |granted| granted - bytes);
             let held = Held { bytes, waste, device: self.program.streams[usize::from(stream)] };
             cold.held[slot as usize] = held;
-            if cold.change(held, Gauge::add) {
+            let (higher, live) = cold.change(held, Gauge::add);
+            if higher {
                 self.machine.allocator.at_peak(held.device);
+            }
+            if let Some(peaks) = cold.steps.last_mut() {
+                let reserved = self.machine.allocator.reserved(held.device);
+                let peaks = &mut peaks[usize::from(held.device)];
+                peaks.live = peaks.live.max(live);
+                peaks.reserved = peaks.reserved.max(reserved);
             }
         }
         if let Some(touches) = &mut self.touches {
@@ -157,8 +190,7 @@ impl<A: Allocator> Hooks<A> for Watch<'_, A> {
             mark.label = label;
             mark.streams.clear();
             mark.streams.push(stream);
-            let write = Touch::write(A::address(block), A::bytes(block)).label(label);
-            self.launch(&streams[usize::from(stream)], write)?;
+            self.touch(&streams[usize::from(stream)], block, label, Touch::write)?;
         }
         Ok(())
     }
@@ -174,9 +206,8 @@ impl<A: Allocator> Hooks<A> for Watch<'_, A> {
         }
         if let Some(touches) = &self.touches {
             let mark = &touches.marks[slot as usize];
-            let read = Touch::read(A::address(block), A::bytes(block)).label(mark.label);
             for &stream in &mark.streams {
-                self.launch(&streams[usize::from(stream)], read)?;
+                self.touch(&streams[usize::from(stream)], block, mark.label, Touch::read)?;
             }
         }
         Ok(())
@@ -194,6 +225,17 @@ impl<A: Allocator> Hooks<A> for Watch<'_, A> {
     fn tick(&self) {
         if let (true, Some(sim)) = (self.lag, &self.machine.sim) {
             sim.tick();
+        }
+    }
+
+    fn step(&mut self) {
+        if let Some(cold) = &mut self.cold {
+            let allocator = &self.machine.allocator;
+            let peaks = cold.gauges.iter().enumerate().map(|(device, gauge)| StepPeaks {
+                live: gauge.lock().unwrap_or_else(PoisonError::into_inner).live,
+                reserved: allocator.reserved(device as u16),
+            });
+            cold.steps.push(peaks.collect());
         }
     }
 

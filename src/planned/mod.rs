@@ -1,0 +1,366 @@
+//! A plan at work: requests that recur have their places in advance.
+//!
+//! Each device goes from recording to planning and back:
+//!
+//! ```text
+//!               steps recorded, and they recur                 a request came
+//! Recording ─────────────────────────────────► Planned, bare ──────────────► Planned, with a range
+//!     ▲                                              ▲                               │
+//!     │ after a while   they do not recur            │ a plan in hand                │ too few were served
+//!     └───────────────── Resting ◄───── Recording    │                               ▼
+//!                                                  start     Recording, where shapes are others; else Resting
+//! ```
+//!
+//! What recurs is known by its place in the step: the stream, and how many large requests of that stream
+//! came before in the step. A request is served from the plan only if it has the planned size, and the
+//! plan's bytes for it are nobody's (`range.rs`). So a program that does something else, or in another
+//! order, gets memory as always. Small requests are counted by nobody, and go the pool's short ways.
+//!
+//! A planned allocation takes the plan's lock; its free is lock-free. Lock order: a pool's anchor, a plan,
+//! the arena.
+
+mod range;
+
+use crate::block::{Descriptor, Hint, StreamId};
+use crate::config::Reuse;
+use crate::core::{Device, Enter, Grant};
+use crate::driver::DeviceId;
+use crate::fence::Fences;
+use crate::plan::{self, DevicePlan, Plan, Terms};
+use crate::recorder::{Profiling, Recorder};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use crate::table::Table;
+use range::Range;
+use std::collections::HashMap;
+use std::sync::TryLockError;
+
+/// Comparisons that a search for places may take: some tens of milliseconds.
+const BUDGET: u64 = 40_000_000;
+/// A search that came so close to the least is over.
+const SLACK: f64 = 0.002;
+/// The share of a step's large bytes that must recur for it to be planned: at first, since a program's
+/// first step makes what later ones keep, and once patience is over.
+const RECURS: [f64; 2] = [1.0, 0.9];
+/// The share of a plan's requests that must be served from it for it to stay.
+const SERVED: f64 = 0.9;
+/// Further steps that are recorded in the hope that they recur.
+const PATIENCE: u64 = 4;
+/// Steps without recording after steps that did not recur.
+const REST: u64 = 16;
+
+/// How a pool plans: see [`crate::Builder::planned`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planning {
+    /// Steps of which a plan is made: at least 2, since it takes two to see what recurs. Where they do not
+    /// recur, further ones are awaited.
+    pub steps: u64,
+    /// The plan to begin with; without one the pool records what it is asked for.
+    pub plan: Option<Plan>,
+}
+
+impl Default for Planning {
+    /// Two steps are recorded.
+    fn default() -> Self {
+        Self { steps: 2, plan: None }
+    }
+}
+
+/// One device's planning.
+pub struct Planner {
+    device: DeviceId,
+    /// Steps that a plan is made of.
+    steps: u64,
+    /// Large requests and their frees, while there is no plan.
+    recorder: Recorder,
+    /// Whether there is a plan.
+    active: AtomicBool,
+    /// By stream: the step in the upper half, and in the lower how many large requests it has made in it.
+    positions: Table<AtomicU64>,
+    state: Mutex<State>,
+}
+
+struct State {
+    phase: Phase,
+    /// Each stream's number among the device's.
+    ranks: HashMap<StreamId, u32>,
+    /// Memory of plans that are over, until nobody holds a place of it.
+    old: Vec<Range>,
+}
+
+enum Phase {
+    /// Steps that have begun since recording began.
+    Recording(u64),
+    /// Steps to come until it is tried again.
+    Resting(u64),
+    Planned(Box<Active>),
+    /// The pool has ended, or there was no memory for the plan.
+    Over,
+}
+
+struct Active {
+    plan: DevicePlan,
+    /// The size of the block of each request, by stream and position.
+    sizes: HashMap<(u32, u32), u64>,
+    range: Option<Range>,
+    /// Of the present step; nothing in the one in which the plan came.
+    step: Option<Tally>,
+}
+
+/// How a step went.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    /// Requests that were as planned.
+    expected: usize,
+    /// Those of them that were served from the plan.
+    served: usize,
+}
+
+impl Active {
+    fn new(plan: DevicePlan) -> Box<Self> {
+        let requests = plan.requests().iter();
+        let sizes = requests.map(|request| ((request.stream, request.position), request.bytes));
+        Box::new(Self { sizes: sizes.collect(), plan, range: None, step: None })
+    }
+}
+
+impl Planner {
+    pub fn new(device: DeviceId, planning: &Planning) -> Self {
+        let plan = planning.plan.as_ref().and_then(|plan| plan.device(device));
+        let recorder = Recorder::new(Profiling::default());
+        let phase = match plan {
+            Some(plan) => {
+                recorder.stop();
+                Phase::Planned(Active::new(plan.clone()))
+            }
+            None => Phase::Recording(0),
+        };
+        Self {
+            device,
+            steps: planning.steps.max(2),
+            recorder,
+            active: AtomicBool::new(false),
+            positions: Table::new(1 << 16),
+            state: Mutex::new(State { phase, ranks: HashMap::new(), old: Vec::new() }),
+        }
+    }
+
+    /// A large block was allocated.
+    pub fn allocated(&self, hint: Hint, stream: StreamId, bytes: u64) {
+        if self.recorder.is_on() && plan::counts(bytes) {
+            self.recorder.allocated(hint, stream, bytes);
+        }
+    }
+
+    /// A block is about to be free.
+    pub fn freeing(&self, block: &Descriptor, hint: Hint) {
+        if self.recorder.is_on() && block.class().is_none() {
+            self.recorder.freeing(hint);
+        }
+    }
+
+    /// The plan, if there is one.
+    pub fn plan(&self) -> Option<DevicePlan> {
+        match &lock(&self.state).phase {
+            Phase::Planned(active) => Some(active.plan.clone()),
+            _ => None,
+        }
+    }
+
+    /// The number of a stream's large request in the step. Lock-free.
+    fn position(&self, stream: StreamId, step: u64) -> Option<u32> {
+        let place = self.positions.get_or_create(u32::from(stream.get()))?;
+        // Relaxed, as all of it: requests of one stream come one after the other, by the caller's own order.
+        let mut seen = place.load(Ordering::Relaxed);
+        loop {
+            let position = if seen >> 32 == step & u64::from(u32::MAX) { seen as u32 } else { 0 };
+            let next = step << 32 | u64::from(position.wrapping_add(1));
+            match place.compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(position),
+                Err(found) => seen = found,
+            }
+        }
+    }
+
+    /// Serves a request from the plan. `None`: it is to be served as always.
+    pub fn find<'c>(
+        &self,
+        device: &'c Device,
+        fences: &Fences,
+        reuse: Reuse,
+        enter: Enter,
+        request: Asked,
+    ) -> Option<Grant<'c>> {
+        // Relaxed: counting a step late is as bad as beginning late.
+        if !plan::counts(request.bytes) || !self.active.load(Ordering::Relaxed) {
+            return None;
+        }
+        let position = self.position(request.stream, request.step)?;
+        let mut state = self.enter(enter)?;
+        let State { phase, ranks, .. } = &mut *state;
+        let Phase::Planned(active) = phase else { return None };
+        let rank = match ranks.get(&request.stream) {
+            Some(&rank) => rank,
+            None => {
+                let rank = rank(fences, self.device, request.stream);
+                *ranks.entry(request.stream).or_insert(rank)
+            }
+        };
+        let key = (rank, position);
+        if !active.expects(key, request.bytes) {
+            return None;
+        }
+        if let Some(step) = &mut active.step {
+            step.expected += 1;
+        }
+        if active.range.is_none() {
+            let mut arena = match enter {
+                Enter::Wait => lock(&device.arena),
+                Enter::Try => device.arena.try_lock().ok()?,
+            };
+            active.range = Range::new(&mut arena, fences, &active.plan, request.stream);
+            drop(arena);
+            if active.range.is_none() {
+                self.active.store(false, Ordering::Relaxed);
+                *phase = Phase::Over;
+                return None;
+            }
+        }
+        let range = active.range.as_mut()?;
+        let grant = range.claim(device, fences, reuse, key, request.stream)?;
+        if let Some(step) = &mut active.step {
+            step.served += 1;
+        }
+        Some(grant)
+    }
+
+    fn enter(&self, enter: Enter) -> Option<MutexGuard<'_, State>> {
+        match enter {
+            Enter::Wait => Some(lock(&self.state)),
+            Enter::Try => match self.state.try_lock() {
+                Ok(state) => Some(state),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            },
+        }
+    }
+
+    /// A step begins: plans what was recorded, or gives up a plan that serves too little.
+    pub fn step(&self, device: &Device, fences: &Fences, step: u64) {
+        let mut state = lock(&self.state);
+        let State { phase, old, .. } = &mut *state;
+        old.retain(|range| !range.release(device));
+        match phase {
+            Phase::Recording(begun) => {
+                self.recorder.step(step);
+                *begun += 1;
+                // One more has begun than have ended.
+                if *begun > self.steps {
+                    let tired = *begun > self.steps + PATIENCE;
+                    if let Some(plan) = self.make(fences, RECURS[usize::from(tired)]) {
+                        self.recorder.stop();
+                        *phase = Phase::Planned(Active::new(plan));
+                    } else if tired {
+                        self.recorder.stop();
+                        *phase = Phase::Resting(REST);
+                    }
+                }
+            }
+            Phase::Resting(left) => {
+                *left -= 1;
+                if *left == 0 {
+                    *phase = self.record(step);
+                }
+            }
+            Phase::Planned(active) => {
+                let least = active.plan.requests().len() as f64 * SERVED;
+                let enough = |count: usize| count as f64 >= least;
+                if let Some(tally) = active.step.filter(|tally| !enough(tally.served)) {
+                    let range = active.range.take();
+                    old.extend(range.filter(|range| !range.release(device)));
+                    // Of other shapes there is another plan; of the same there is the same.
+                    *phase = match enough(tally.expected) {
+                        true => Phase::Resting(REST),
+                        false => self.record(step),
+                    };
+                }
+            }
+            Phase::Over => {}
+        }
+        let planned = match phase {
+            Phase::Planned(active) => {
+                active.step = Some(Tally::default());
+                true
+            }
+            _ => false,
+        };
+        self.active.store(planned, Ordering::Relaxed);
+    }
+
+    fn record(&self, step: u64) -> Phase {
+        self.recorder.restart();
+        self.recorder.step(step);
+        Phase::Recording(1)
+    }
+
+    /// A plan of what was recorded, if it recurs.
+    fn make(&self, fences: &Fences, recurs: f64) -> Option<DevicePlan> {
+        let ids: Vec<u32> = streams(fences, self.device).collect();
+        let rank = |id| ids.binary_search(&id).unwrap_or_else(|at| at) as u32;
+        let recording = self.recorder.recording(rank);
+        let terms = Terms { budget: BUDGET, slack: SLACK, recurs };
+        DevicePlan::by(self.device, &recording, terms)
+    }
+
+    /// The pool has ended: gives back what nobody holds.
+    pub fn end(&self, device: &Device) {
+        let mut state = lock(&self.state);
+        self.active.store(false, Ordering::Relaxed);
+        self.recorder.stop();
+        let State { phase, old, .. } = &mut *state;
+        if let Phase::Planned(active) = phase {
+            old.extend(active.range.take());
+        }
+        *phase = Phase::Over;
+        old.retain(|range| !range.release(device));
+    }
+
+    /// Checks the invariants of its ranges; panics with what is wrong.
+    pub fn check(&self, device: &Device) {
+        let state = lock(&self.state);
+        let range = match &state.phase {
+            Phase::Planned(active) => active.range.as_ref(),
+            _ => None,
+        };
+        range.into_iter().chain(&state.old).for_each(|range| range.check(device));
+    }
+
+    /// Host memory held, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.recorder.bytes() + self.positions.bytes()
+    }
+}
+
+impl Active {
+    /// Whether the plan has a request of about this size at that place in the step.
+    fn expects(&self, key: (u32, u32), bytes: u64) -> bool {
+        self.sizes.get(&key) == Some(&crate::size::granted(bytes))
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    pub stream: StreamId,
+    pub bytes: u64,
+    /// The step that it comes in.
+    pub step: u64,
+}
+
+/// The ids of a device's streams, ascending, and so in the order in which they were made.
+pub fn streams(fences: &Fences, device: DeviceId) -> impl Iterator<Item = u32> {
+    fences.ids().filter(move |&id| fences.device(id) == device).map(|id| u32::from(id.get()))
+}
+
+fn rank(fences: &Fences, device: DeviceId, stream: StreamId) -> u32 {
+    streams(fences, device).take_while(|&id| id < u32::from(stream.get())).count() as u32
+}

@@ -1,0 +1,307 @@
+//! Plans at work: what recurs is served at its place, what differs as always, and no byte is two blocks'.
+
+use millpond::driver::sim::SimDriver;
+use millpond::plan::Plan;
+use millpond::{Buffer, DeviceId, Level, Planning, Pool, Reuse, Stream};
+use millpond_simgpu::{Completion, Sim, Touch};
+use std::collections::BTreeMap;
+
+const MIB: usize = 1 << 20;
+const DEVICE: DeviceId = DeviceId(0);
+
+fn sim() -> Sim {
+    Sim::builder().devices(1).oracle(true).completion(Completion::Lag(5)).build().unwrap()
+}
+
+fn planned(sim: &Sim, planning: Planning) -> Pool {
+    Pool::builder(SimDriver::new(sim.clone())).planned(planning).build().unwrap()
+}
+
+/// Blocks with their bytes, watched: each is written when it is had and read before it goes, and no two
+/// share a byte.
+struct Watched<'a> {
+    sim: &'a Sim,
+    live: BTreeMap<u64, u64>,
+}
+
+impl Watched<'_> {
+    #[track_caller]
+    fn alloc(&mut self, stream: &Stream, bytes: usize) -> Buffer<u8> {
+        let buffer = stream.alloc::<u8>(bytes).unwrap();
+        let (from, end) = (buffer.address(), buffer.address() + bytes as u64);
+        let below = self.live.range(..end).next_back();
+        assert!(below.is_none_or(|(_, &theirs)| theirs <= from), "two blocks share bytes");
+        self.live.insert(from, end);
+        let touch = Touch::write(from, bytes as u64);
+        self.sim.launch(stream.handle().into(), &[touch]).unwrap();
+        self.sim.tick();
+        buffer
+    }
+
+    fn free(&mut self, stream: &Stream, buffer: Buffer<u8>) {
+        let touch = Touch::read(buffer.address(), buffer.bytes());
+        self.sim.launch(stream.handle().into(), &[touch]).unwrap();
+        self.live.remove(&buffer.address()).unwrap();
+        drop(buffer);
+        self.sim.tick();
+    }
+}
+
+/// A step of two streams: forward, backward, and a block that lives into the next step. Places of the
+/// plan overlap, also across streams.
+fn step(
+    pool: &Pool,
+    watched: &mut Watched<'_>,
+    [a, b]: [&Stream; 2],
+    wraps: &mut Option<Buffer<u8>>,
+    scale: usize,
+) {
+    step_with(pool, watched, [a, b], wraps, scale, &mut |_| false);
+}
+
+/// The same, but that a block stays where `keep` says so.
+fn step_with(
+    pool: &Pool,
+    watched: &mut Watched<'_>,
+    [a, b]: [&Stream; 2],
+    wraps: &mut Option<Buffer<u8>>,
+    scale: usize,
+    keep: &mut dyn FnMut(&mut Option<Buffer<u8>>) -> bool,
+) {
+    pool.begin_step();
+    let kept: Vec<_> = (0..6).map(|n| watched.alloc(a, (n + 2) * scale * MIB)).collect();
+    if let Some(old) = wraps.take() {
+        watched.free(b, old);
+    }
+    for buffer in kept.into_iter().rev() {
+        let work = watched.alloc(b, 3 * scale * MIB + 512);
+        let small = watched.alloc(a, 700);
+        let mut buffer = Some(buffer);
+        if !keep(&mut buffer) {
+            watched.free(a, buffer.unwrap());
+        }
+        watched.free(b, work);
+        watched.free(a, small);
+    }
+    *wraps = Some(watched.alloc(b, 5 * scale * MIB));
+}
+
+fn end(sim: &Sim, pool: Pool) {
+    pool.check_invariants_at(Level::Full);
+    drop(pool);
+    assert_eq!(sim.hazard_count(), 0, "{:?}", sim.hazards().iter().next());
+    assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+}
+
+#[test]
+fn what_recurs_is_served_by_plan() {
+    let sim = sim();
+    let pool = planned(&sim, Planning::default());
+    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
+    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+    let mut wraps = None;
+    let mut hits = Vec::new();
+    for _ in 0..6 {
+        let before = pool.stats().hits.planned;
+        step(&pool, &mut watched, [&a, &b], &mut wraps, 1);
+        hits.push(pool.stats().hits.planned - before);
+        pool.check_invariants_at(Level::Full);
+        let live: u64 = watched.live.iter().map(|(from, end)| end - from).sum();
+        assert_eq!(pool.stats().devices[0].live_bytes, live);
+    }
+    // The first to wrap in the third step came before the plan.
+    assert_eq!(hits, [0, 0, 13, 13, 13, 13]);
+    assert_eq!(pool.plan().devices().len(), 1);
+    assert!(pool.plan().devices()[0].ratio() <= 1.2);
+    drop(wraps);
+    drop((a, b));
+    end(&sim, pool);
+}
+
+#[test]
+fn a_plan_in_hand_serves_from_the_first_step() {
+    let sim = sim();
+    let mut plan = Plan::default();
+    for round in 0..2 {
+        let pool = planned(&sim, Planning { plan: (round > 0).then_some(plan), steps: 2 });
+        let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
+        let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+        let mut wraps = None;
+        (0..3).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
+        assert_eq!(pool.stats().hits.planned, 13 + 26 * round);
+        plan = pool.plan();
+        drop((a, b, wraps));
+        end(&sim, pool);
+    }
+}
+
+#[test]
+fn other_shapes_are_planned_anew() {
+    let sim = sim();
+    let pool = planned(&sim, Planning::default());
+    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
+    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+    let mut wraps = None;
+    let mut ranges = Vec::new();
+    for number in 0..12 {
+        let scale = if number < 5 { 1 } else { 2 };
+        step(&pool, &mut watched, [&a, &b], &mut wraps, scale);
+        pool.check_invariants_at(Level::Full);
+        ranges.push(pool.plan().device(DEVICE).map(|plan| plan.bytes()));
+    }
+    let first = ranges[2].expect("a plan after two steps");
+    assert!(
+        ranges[..2].iter().all(Option::is_none) && ranges[2..6].iter().all(|r| *r == Some(first))
+    );
+    // In the first step of other shapes it served nothing, and two steps later there is another.
+    assert!(ranges[6].is_none(), "{ranges:?}");
+    let last = ranges.last().unwrap().expect("another plan");
+    assert!(last > first && last <= 2 * first, "{ranges:?}");
+    // The old range is idle: what the new one leaves can go back.
+    (0..100).for_each(|_| sim.tick());
+    let left = pool.trim(DEVICE, 0).unwrap();
+    assert!(left < last + first, "{left} with a range of {last} bytes, and none of {first}");
+    drop((a, b, wraps));
+    end(&sim, pool);
+}
+
+#[test]
+fn a_place_that_is_taken_is_nobody_elses() {
+    let sim = sim();
+    let pool = planned(&sim, Planning::default());
+    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
+    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+    let mut wraps = None;
+    (0..3).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
+    // The last block to be freed stays, longer than planned.
+    let mut held = None;
+    let (mut left, before) = (6, pool.stats().hits.planned);
+    step_with(&pool, &mut watched, [&a, &b], &mut wraps, 1, &mut |buffer| {
+        left -= 1;
+        if left == 0 {
+            held = buffer.take();
+        }
+        left == 0
+    });
+    assert_eq!(pool.stats().hits.planned - before, 13);
+    let held = held.expect("the last");
+    step(&pool, &mut watched, [&a, &b], &mut wraps, 1);
+    pool.check_invariants_at(Level::Full);
+    let served = pool.stats().hits.planned - before - 13;
+    assert!(served > 0 && served < 13, "{served} served");
+    // It was freed late, and the pool ended before.
+    drop((a, wraps));
+    let address = held.address();
+    drop(pool);
+    assert!(!sim.leaks().is_empty(), "memory of a block that is held went back");
+    assert_eq!(held.address(), address);
+    drop(b);
+    drop(held);
+    assert_eq!(sim.hazard_count(), 0);
+    assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+}
+
+#[test]
+fn addresses_lead_to_the_place_that_is_live() {
+    let sim = sim();
+    let pool = planned(&sim, Planning::default());
+    let stream = pool.stream(DEVICE).unwrap();
+    // Places of several sizes that begin where the range does.
+    let sizes = [4 * MIB as u64, 2 * MIB as u64, 6 * MIB as u64];
+    for number in 0..5 {
+        pool.begin_step();
+        for bytes in sizes {
+            let address = pool.allocate(bytes, &stream).unwrap();
+            pool.check_invariants_at(Level::Full);
+            pool.record_use(address, &stream).unwrap();
+            pool.pin(address).unwrap();
+            pool.free(address).unwrap();
+            assert!(pool.free(address).is_err(), "freed twice");
+            assert!(pool.free(address + 512).is_err());
+        }
+        assert_eq!(pool.stats().hits.planned, 3 * u64::max(number, 1) - 3);
+    }
+    let plan = pool.plan();
+    assert!(plan.devices()[0].requests().iter().all(|request| request.offset == 0));
+    drop(stream);
+    end(&sim, pool);
+}
+
+#[test]
+fn policies_are_kept() {
+    for (reuse, waits) in
+        [(Reuse::SameStream, false), (Reuse::Completed, false), (Reuse::Wait, true)]
+    {
+        // Completion is out of reach: only a wait, or other memory, serves another stream.
+        let sim =
+            Sim::builder().oracle(true).completion(Completion::Lag(1_000_000)).build().unwrap();
+        let pool = Pool::builder(SimDriver::new(sim.clone())).reuse(reuse);
+        let pool = pool.planned(Planning::default()).build().unwrap();
+        let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
+        let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+        for _ in 0..4 {
+            pool.begin_step();
+            for stream in [&a, &b] {
+                let buffer = watched.alloc(stream, 8 * MIB);
+                watched.free(stream, buffer);
+            }
+        }
+        let stats = pool.stats();
+        assert_eq!(stats.cross_stream.waits > 0, waits, "{reuse:?}");
+        assert_eq!(stats.hits.planned, if waits { 4 } else { 1 }, "{reuse:?}");
+        assert_eq!(sim.hazard_count(), 0, "{reuse:?}");
+        pool.check_invariants_at(Level::Full);
+    }
+}
+
+#[test]
+fn threads_share_a_plan() {
+    let sim = Sim::builder().devices(1).oracle(true).build().unwrap();
+    let pool = planned(&sim, Planning::default());
+    let streams = [(); 4].map(|()| pool.stream(DEVICE).unwrap());
+    for _ in 0..8 {
+        pool.begin_step();
+        std::thread::scope(|scope| {
+            for (number, stream) in streams.iter().enumerate() {
+                let sim = &sim;
+                scope.spawn(move || {
+                    for n in 0..40_usize {
+                        let bytes = (1 + (n * 7 + number) % 5) * MIB + 512;
+                        let buffer = stream.alloc::<u8>(bytes).unwrap();
+                        let touch = Touch::write(buffer.address(), bytes as u64);
+                        sim.launch(stream.handle().into(), &[touch]).unwrap();
+                    }
+                });
+            }
+        });
+        pool.check_invariants_at(Level::Full);
+    }
+    assert!(pool.stats().hits.planned > 0);
+    drop(streams);
+    end(&sim, pool);
+}
+
+#[test]
+fn a_plan_too_large_for_the_device_is_dropped() {
+    let sim = sim();
+    let pool = planned(&sim, Planning::default());
+    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
+    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+    let mut wraps = None;
+    (0..3).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
+    let plan = pool.plan();
+    drop((a, b, wraps));
+    end(&sim, pool);
+
+    let builder = Pool::builder(SimDriver::new(sim.clone())).capacity(16 << 20);
+    let pool = builder.planned(Planning { plan: Some(plan), steps: 2 }).build().unwrap();
+    let stream = pool.stream(DEVICE).unwrap();
+    for _ in 0..3 {
+        pool.begin_step();
+        drop(stream.alloc::<u8>(2 * MIB).unwrap());
+    }
+    assert_eq!(pool.stats().hits.planned, 0);
+    assert!(pool.plan().devices().is_empty());
+    drop(stream);
+    end(&sim, pool);
+}

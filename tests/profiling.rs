@@ -1,0 +1,121 @@
+//! What a pool records of what it is asked for.
+
+use millpond::driver::sim::SimDriver;
+use millpond::plan::{DevicePlan, Event, Recommendation};
+use millpond::{DeviceId, Pool, Profiling, Stream};
+use millpond_simgpu::Sim;
+
+const MIB: usize = 1 << 20;
+
+fn pool(devices: u16, profiling: Option<Profiling>) -> Pool {
+    let sim = Sim::builder().devices(devices).build().unwrap();
+    let builder = Pool::builder(SimDriver::new(sim));
+    profiling.into_iter().fold(builder, |builder, set| builder.profiling(set)).build().unwrap()
+}
+
+/// Large and small blocks, freed in the step, and one that lives on into the next.
+fn step(pool: &Pool, stream: &Stream, wraps: &mut Option<millpond::Buffer<u8>>) {
+    pool.begin_step();
+    let a = stream.alloc::<u8>(8 * MIB).unwrap();
+    let small = stream.alloc::<u8>(700).unwrap();
+    drop(wraps.take());
+    let b = stream.alloc::<u8>(4 * MIB + 1).unwrap();
+    drop((a, small));
+    let again = stream.alloc::<u8>(700).unwrap();
+    drop(again);
+    *wraps = Some(stream.alloc::<u8>(2 * MIB).unwrap());
+    drop(b);
+}
+
+#[test]
+fn every_allocation_and_free_is_recorded() {
+    let pool = pool(2, Some(Profiling::default()));
+    let [_, stream] = [(); 2].map(|()| pool.stream(DeviceId(1)).unwrap());
+    // Before recording could be noticed: small blocks that threads would keep.
+    for _ in 0..100 {
+        drop(stream.alloc::<u8>(512).unwrap());
+    }
+    let mut wraps = None;
+    (0..3).for_each(|_| step(&pool, &stream, &mut wraps));
+    let address = pool.allocate(3000, &stream).unwrap();
+    pool.free(address).unwrap();
+    let recording = pool.recording();
+    assert_eq!(recording.iter().map(|(device, _)| device.0).collect::<Vec<_>>(), [0, 1]);
+    let marks = |events: &[Event]| events.iter().filter(|event| **event == Event::Step).count();
+    assert_eq!(marks(recording[0].1.events()), recording[0].1.events().len());
+    let events = recording[1].1.events();
+    assert_eq!((marks(events), events.len()), (3, 200 + 3 * 11 - 1 + 2));
+
+    let profile = &pool.profile()[1].1;
+    assert_eq!((profile.requests, profile.steps), (100 + 15 + 1, 3));
+    assert_eq!(profile.peak_live_bytes, 12 * MIB as u64 + 701);
+    // The streams of a device are numbered in the order in which they were made.
+    assert_eq!(profile.streams.iter().map(|s| (s.stream, s.requests)).next(), Some((1, 116)));
+    assert_eq!(profile.lifetimes.next_step.blocks, 2);
+    assert_eq!(profile.recurrence.unwrap().requests, 5.0 / 6.0);
+    assert_eq!(profile.advice.recommendation, Recommendation::Plan);
+
+    let plan = DevicePlan::of(DeviceId(1), &recording[1].1).unwrap();
+    let places: Vec<_> = plan.requests().iter().map(|r| (r.stream, r.position, r.bytes)).collect();
+    let mib = MIB as u64;
+    assert_eq!(places, [(1, 0, 8 * mib), (1, 1, 4 * mib + 512), (1, 2, 2 * mib)]);
+    assert_eq!(plan.peak_bytes(), 12 * mib + 512);
+    // What was asked of the pool twice is the same.
+    assert_eq!(pool.recording()[1].1, recording[1].1);
+}
+
+#[test]
+fn recording_ends_where_it_should() {
+    let steps = pool(1, Some(Profiling { steps: Some(2), ..Profiling::default() }));
+    let stream = steps.stream(DeviceId(0)).unwrap();
+    let mut wraps = None;
+    (0..5).for_each(|_| step(&steps, &stream, &mut wraps));
+    // The mark at which it ends is there.
+    assert_eq!(steps.profile()[0].1.steps, 3);
+    assert_eq!(steps.profile()[0].1.requests, 10);
+    let before = steps.stats().hits;
+    for _ in 0..1000 {
+        drop(stream.alloc::<u8>(700).unwrap());
+    }
+    // Then threads keep blocks again.
+    assert!(steps.stats().hits.thread >= before.thread + 900, "{:?}", steps.stats().hits);
+
+    let events = pool(1, Some(Profiling { steps: None, events: 25 }));
+    let stream = events.stream(DeviceId(0)).unwrap();
+    let mut wraps = None;
+    (0..5).for_each(|_| step(&events, &stream, &mut wraps));
+    let recorded = &events.recording()[0].1;
+    let marks = recorded.events().iter().filter(|event| **event == Event::Step).count();
+    assert_eq!(recorded.events().len() - marks, 25);
+}
+
+#[test]
+fn nothing_is_recorded_unasked() {
+    let pool = pool(1, None);
+    let stream = pool.stream(DeviceId(0)).unwrap();
+    let mut wraps = None;
+    step(&pool, &stream, &mut wraps);
+    assert!(pool.recording().is_empty() && pool.profile().is_empty());
+}
+
+#[test]
+fn threads_record_side_by_side() {
+    let pool = pool(1, Some(Profiling::default()));
+    // All of them first: the number of one that ended may be another's.
+    let streams = [(); 4].map(|()| pool.stream(DeviceId(0)).unwrap());
+    std::thread::scope(|scope| {
+        for stream in &streams {
+            scope.spawn(move || {
+                for n in 0..500_usize {
+                    let bytes = if n % 3 == 0 { 2 * MIB } else { 512 * (1 + n % 5) };
+                    drop(stream.alloc::<u8>(bytes).unwrap());
+                }
+            });
+        }
+    });
+    let profile = &pool.profile()[0].1;
+    assert_eq!((profile.requests, profile.operations), (2000, 4000));
+    let requests: Vec<_> = profile.streams.iter().map(|stream| stream.requests).collect();
+    assert_eq!(requests, [500; 4]);
+    assert_eq!(profile.lifetimes.never.blocks, 0);
+}
