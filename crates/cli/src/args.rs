@@ -6,7 +6,7 @@ use crate::size::{Bytes, factor};
 use crate::stress::StressArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond::{Headroom, Reuse};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// A lock-free, multi-stream, multi-GPU device-memory pool: replay traces, stress it, time its driver.
@@ -21,6 +21,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Replays recorded allocation traces; reports time per call, memory, driver calls and hazards
     Replay(ReplayArgs),
+    /// Replays traces through every memory-management mechanism; fragmentation, reuse, time, calls
+    Compare(CompareArgs),
     /// Drives pipeline schedules over devices, streams and threads with verified contents
     Stress(StressArgs),
     /// Says what a trace asks for, which way of managing memory suits it, and plans what recurs
@@ -127,6 +129,69 @@ pub(crate) struct ProfileArgs {
     pub svg: Option<PathBuf>,
 
     /// A JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ReplayArgs {
+    /// One trace through the pool on simulated GPUs, everything else as without options.
+    pub(crate) fn simulated(trace: &Path, mechanism: Mechanism) -> Self {
+        Self {
+            traces: vec![trace.to_owned()],
+            driver: Some(DriverName::Sim),
+            allocator: AllocatorName::Pool,
+            mechanism,
+            reuse: None,
+            capacity: None,
+            headroom: None,
+            page: None,
+            plain: false,
+            fold: false,
+            lag: None,
+            costs: None,
+            release_threshold: None,
+            streams_fresh: false,
+            threads: 1,
+            repeat: 3,
+            oracle: false,
+            json: false,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// Traces to replay, compressed or not, over simulated GPUs
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+
+    /// The mechanisms to compare; all of them without this
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "A,B,...")]
+    pub mechanisms: Vec<Mechanism>,
+
+    /// What memory is limited to in a second replay, to see whether it is enough: bytes of each
+    /// device, or a multiple of its peak
+    #[arg(long, value_name = "8GiB|1.05x", default_value = "1.05x")]
+    pub capacity: Capacity,
+
+    /// An event completes so many trace operations after its record; 0 by default
+    #[arg(long, value_name = "N")]
+    pub lag: Option<u64>,
+
+    /// Replays with ample memory: a cold one, then warm ones
+    #[arg(long, default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
+
+    /// Look for races in all replays
+    #[arg(long)]
+    pub oracle: bool,
+
+    /// Writes a chart
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+
+    /// One JSON object a trace and mechanism on standard output
     #[arg(long)]
     pub json: bool,
 }

@@ -1,6 +1,7 @@
 //! The millpond command.
 
 mod args;
+mod compare;
 mod costs;
 mod driver_calls;
 mod exit;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     };
     exit::code(match cli.command {
         Command::Replay(args) => replay::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Stress(args) => stress::run(args),
         Command::Profile(args) => profile::run(&args),
         Command::Costs(args) => costs::run(&args),

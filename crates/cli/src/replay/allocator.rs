@@ -1,7 +1,7 @@
 //! What a replay asks of whoever serves memory.
 
 use super::life::Life;
-use super::record::{Hits, Ladder};
+use super::record::{BucketRecord, Hits, Ladder, MergingRecord, MovesRecord};
 use crate::gpus::Reading;
 use millpond::DeviceId;
 
@@ -72,6 +72,9 @@ pub(super) struct Figures {
     pub peak_reserved: Vec<u64>,
     pub hits: Option<Hits>,
     pub ladder: Option<Ladder>,
+    pub buckets: Option<Vec<BucketRecord>>,
+    pub merging: Option<MergingRecord>,
+    pub moves: Option<MovesRecord>,
     /// Blocks that one stream got from another.
     pub cross_stream_hits: Option<u64>,
     pub bookkeeping_bytes: Option<u64>,

@@ -9,7 +9,7 @@ use super::machine::Machine;
 use super::program::Program;
 use super::run::{Lagging, Plain, Refused, Slots, clear, replay};
 use super::timing::Samples;
-use super::watch::{Cold, Gauge, Touches, Watch};
+use super::watch::{Cold, Gauge, StepPeaks, Touches, Watch};
 use crate::gpus::Reading;
 use anyhow::{Context, anyhow};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -62,6 +62,8 @@ pub(super) struct Answer {
     pub free: Samples,
     /// Where each step of the second half began.
     pub steady: Vec<Reading>,
+    /// The most bytes in each step, and before the first, by device.
+    pub steps: Vec<Vec<StepPeaks>>,
 }
 
 struct Worker<A: Allocator> {
@@ -103,7 +105,9 @@ impl<A: Allocator> Worker<A> {
         }?;
         let answer = Answer { time: start.elapsed(), refused, ..Answer::default() };
         Ok(match watch.cold {
-            Some(Cold { alloc, free, steady, .. }) => Answer { alloc, free, steady, ..answer },
+            Some(Cold { alloc, free, steady, steps, .. }) => {
+                Answer { alloc, free, steady, steps, ..answer }
+            }
             None => answer,
         })
     }

@@ -4,6 +4,7 @@ use super::allocator::{Allocator, Figures};
 use super::crew::{Answer, Stage};
 use super::record::{Cold, CrossStream, DeviceRecord, Record};
 use super::timing::{Samples, empty_ns};
+use super::watch::StepPeaks;
 use crate::args::{AllocatorName, ReplayArgs, ReuseName};
 use crate::gpus::Reading;
 use millpond_trace::Trace;
@@ -18,6 +19,16 @@ pub(super) struct First {
     pub figures: Figures,
     /// Thread by thread.
     pub answers: Vec<Answer>,
+}
+
+/// Of each step after the first mark.
+fn fragmentation(answer: &Answer) -> Vec<Option<f64>> {
+    let of = |devices: &Vec<StepPeaks>| {
+        let sum = |part: fn(&StepPeaks) -> u64| devices.iter().map(part).sum::<u64>();
+        let (live, reserved) = (sum(|peaks| peaks.live), sum(|peaks| peaks.reserved));
+        (reserved > 0).then(|| 1.0 - live as f64 / reserved as f64)
+    };
+    answer.steps.iter().skip(1).map(of).collect()
 }
 
 impl First {
@@ -39,6 +50,7 @@ impl First {
         let ends = marks.iter().skip(1).chain([&after]);
         let worst = marks.iter().zip(ends).map(|(mark, end)| end.since(mark).driver_ns).max();
         let steps = stage.program.half_steps as f64;
+        let step_fragmentation = answers.first().map_or_else(Vec::new, fragmentation);
         let (mut alloc, mut free) = (Samples::default(), Samples::default());
         for answer in answers {
             alloc.join(answer.alloc);
@@ -71,6 +83,10 @@ impl First {
             driver_ns: whole.driver_ns,
             steady_driver_ns_per_step: half.map(|half| half.driver_ns as f64 / steps),
             worst_driver_ns_per_step: worst,
+            step_fragmentation,
+            buckets: figures.buckets,
+            merging: figures.merging,
+            moves: figures.moves,
             // All stream waits other than the trace's own are the allocator's.
             cross_stream: CrossStream {
                 hits: figures.cross_stream_hits,

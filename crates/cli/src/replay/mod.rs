@@ -32,7 +32,8 @@ pub(crate) use life::Declared;
 use machine::Machine;
 use millpond_trace::Trace;
 use program::Program;
-use record::{Record, Warm};
+pub(crate) use record::Record;
+use record::Warm;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -79,6 +80,16 @@ fn all(
         }
     }
     Ok(outcome)
+}
+
+/// The figures of the first of the traces.
+pub(crate) fn record(
+    args: &ReplayArgs,
+    gpus: &mut Gpus,
+    bar: &ProgressBar,
+) -> anyhow::Result<Record> {
+    let Some(path) = args.traces.first() else { bail!("no trace is given") };
+    Ok(replay(path, args, gpus, bar)?.record)
 }
 
 /// A trace's figures, and what makes the command fail.

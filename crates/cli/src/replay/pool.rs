@@ -2,7 +2,7 @@
 
 use super::allocator::{Allocator, Figures};
 use super::life::Life;
-use super::record::{Hits, Ladder};
+use super::record::{BucketRecord, Hits, Ladder, MergingRecord, MovesRecord};
 use crate::gpus::{Metered, Reading, own_wait};
 use millpond::{Buffer, DeviceId, Error, Lifetime, Movable, Pool, Result, Stream};
 use std::sync::Arc;
@@ -12,6 +12,10 @@ pub(super) struct PoolAllocator {
     pub pool: Pool,
     /// Whether its blocks move.
     pub moves: bool,
+}
+
+fn bucket(of: &millpond::BucketStats) -> BucketRecord {
+    BucketRecord { requests: of.requests, hits: of.hits, cached_bytes: of.cached_bytes }
 }
 
 /// A block of the pool's.
@@ -150,6 +154,9 @@ impl Allocator for PoolAllocator {
                 heap: hits.heap,
             }),
             ladder: Some(Ladder::of(&stats)),
+            buckets: Some(stats.buckets.iter().map(bucket).collect()),
+            merging: Some(MergingRecord::of(&stats)),
+            moves: Some(MovesRecord::of(&stats)),
             cross_stream_hits: Some(stats.cross_stream.hits),
             bookkeeping_bytes: Some(stats.bookkeeping_bytes),
             release_threshold: None,

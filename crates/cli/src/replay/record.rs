@@ -8,7 +8,7 @@ use serde::Serialize;
 /// One trace's figures. Memory, hits and driver calls are those of the first replay up to the
 /// trace's end, without the calls of the trace's own waits.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     pub trace: String,
     pub mechanism: String,
     pub driver: &'static str,
@@ -41,6 +41,13 @@ pub(super) struct Record {
     pub steady_driver_ns_per_step: Option<f64>,
     /// The most in one step of the second half; of all devices, as the mean.
     pub worst_driver_ns_per_step: Option<u64>,
+    /// Of each step: 1 - peak live / peak reserved within it, both sums over devices. Of the first
+    /// thread; null where nothing was reserved, or nobody says what is.
+    pub step_fragmentation: Vec<Option<f64>>,
+    /// Reuse by bucket of sizes.
+    pub buckets: Option<Vec<BucketRecord>>,
+    pub merging: Option<MergingRecord>,
+    pub moves: Option<MovesRecord>,
     pub cross_stream: CrossStream,
     pub hits: Option<Hits>,
     pub ladder: Option<Ladder>,
@@ -54,7 +61,7 @@ pub(super) struct Record {
 
 /// One device's figures.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct DeviceRecord {
+pub(crate) struct DeviceRecord {
     pub ordinal: u16,
     pub capacity_bytes: u64,
     pub peak_live_bytes: u64,
@@ -98,20 +105,20 @@ impl DeviceRecord {
 
 /// Times of single calls in the first replay.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Cold {
+pub(crate) struct Cold {
     pub alloc_ns: Option<Distribution>,
     pub free_ns: Option<Distribution>,
 }
 
 /// Times of the later replays.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Warm {
+pub(crate) struct Warm {
     pub ns_per_op: f64,
 }
 
 /// Memory that went from one stream to another.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct CrossStream {
+pub(crate) struct CrossStream {
     /// Blocks that one stream got from another.
     pub hits: Option<u64>,
     /// Stream waits that the allocator inserted for it.
@@ -120,7 +127,7 @@ pub(super) struct CrossStream {
 
 /// Allocations by the layer that served them.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Hits {
+pub(crate) struct Hits {
     pub thread: u64,
     pub stream: u64,
     pub shard: u64,
@@ -131,7 +138,7 @@ pub(super) struct Hits {
 
 /// How the heap served what it was asked for, least harm first; sums over devices.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct Ladder {
+pub(crate) struct Ladder {
     pub fitted: u64,
     pub completed: u64,
     pub created: u64,
@@ -156,6 +163,64 @@ impl Ladder {
             sum.gathered += ladder.gathered;
             sum.host_waits += ladder.host_waits;
             sum.refused += ladder.refused;
+        }
+        sum
+    }
+}
+
+/// Requests of a bucket of sizes: below 1 MiB, to 100 MiB, above.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct BucketRecord {
+    pub requests: u64,
+    pub hits: u64,
+    pub cached_bytes: u64,
+}
+
+/// What merging free memory came to; sums over devices.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct MergingRecord {
+    pub merges: u64,
+    pub passes: u64,
+    /// Host time.
+    pub pass_ns: u64,
+    pub recycled_blocks: u64,
+    pub recycled_bytes: u64,
+}
+
+/// Movable blocks that were moved at step gaps; sums over devices.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct MovesRecord {
+    pub gaps: u64,
+    pub blocks: u64,
+    pub bytes: u64,
+    /// The copies' time on the devices, by the rate assumed.
+    pub ns: u64,
+}
+
+impl MergingRecord {
+    pub fn of(stats: &Stats) -> Self {
+        let mut sum = Self::default();
+        for device in &stats.devices {
+            let merging = device.merging;
+            sum.merges += merging.merges;
+            sum.passes += merging.passes;
+            sum.pass_ns += merging.pass_ns;
+            sum.recycled_blocks += merging.recycled_blocks;
+            sum.recycled_bytes += merging.recycled_bytes;
+        }
+        sum
+    }
+}
+
+impl MovesRecord {
+    pub fn of(stats: &Stats) -> Self {
+        let mut sum = Self::default();
+        for device in &stats.devices {
+            let moves = device.moves;
+            sum.gaps += moves.gaps;
+            sum.blocks += moves.blocks;
+            sum.bytes += moves.bytes;
+            sum.ns += u64::try_from(moves.time.as_nanos()).unwrap_or(u64::MAX);
         }
         sum
     }

@@ -45,7 +45,7 @@ impl Samples {
 
 /// Times of calls in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Distribution {
+pub(crate) struct Distribution {
     pub mean: f64,
     pub p50: u32,
     pub p99: u32,
