@@ -70,12 +70,10 @@ impl Core {
             block.stamp_own(self.fences.stamp(stream));
         }
         // A large block is in the arena's index, or goes there by a note: exactly one is pushed
-        // for each time the flag is set.
-        let large = !size::is_small(bytes);
-        // Nobody is told of a place in a plan's range: its plan looks at the word.
-        let planned = word.has(Word::PLANNED);
+        // for each time the flag is set. (A place in a plan's range is not: its plan looks at the word.)
+        let large = !size::is_small(bytes) && !word.has(Word::PLANNED);
         loop {
-            let flags = if large && !planned { Word::INDEXED } else { 0 };
+            let flags = if large { Word::INDEXED } else { 0 };
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
             match block.exchange(word, cached) {
                 Ok(()) => break,
@@ -83,7 +81,7 @@ impl Core {
                 Err(_) => return,
             }
         }
-        if large && !planned && !word.has(Word::INDEXED) {
+        if large && !word.has(Word::INDEXED) {
             device.blocks.note(hint.index());
         }
         if lease.is_none() {
@@ -94,14 +92,11 @@ impl Core {
             self.settle_late_free();
             return;
         }
-        if planned {
-            return;
-        }
         let own = !uses && !self.fences.has_ended(stream);
         self.file(lease, device, Grant { block, hint }, stream, own);
     }
 
-    /// Files the hint of a block that was just freed.
+    /// Files the hint of a block that was just freed; of a place in a plan's range nobody keeps one.
     fn file(
         &self,
         lease: Option<&Lease>,
@@ -110,6 +105,9 @@ impl Core {
         stream: StreamId,
         own: bool,
     ) {
+        if block.word().has(Word::PLANNED) {
+            return;
+        }
         let guard = lease::pin(lease);
         let bytes = block.size();
         let key = bytes / QUANTUM;
