@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(way, Recommendation::Plan, "{why}");
         assert!(why.starts_with("100 % of requests and 100 % of bytes recur"), "{why}");
         // Sizes that never come twice, close together.
-        let near = |step: u64, n: u64| 10 * MIB + 512 * ((step * 50 + n) * 37 % 1000);
+        let near = |step: u64, n: u64| 11 * MIB - 512 * ((step * 50 + n) * 37 % 1000);
         let (way, why) = of(advice(10, 50, near, 8));
         assert_eq!(way, Recommendation::BucketedReuse, "{why}");
         assert!(why.starts_with("100 % of requests lie within one octave"), "{why}");

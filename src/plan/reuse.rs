@@ -163,8 +163,8 @@ mod tests {
             Ok((0, large)),
             Err(0),
             Err(1),
-            Ok((0, 7 * MEDIUM + 1)),
-            Ok((0, large - large / 16 + 512)),
+            Ok((0, 8 * MEDIUM - 1)),
+            Ok((0, large - 7 * MEDIUM)),
             Err(2),
             // A step below, a step above, and another stream.
             Ok((0, 7 * MEDIUM)),
