@@ -253,6 +253,19 @@ impl Descriptor {
         self.state.fetch_and(!Word::USES, Ordering::AcqRel);
     }
 
+    /// As `hand_out`, for a block in a chunk, whose units the caller has taken: the arena may be taking
+    /// the flag off it, whose note came late.
+    pub fn hand_out_apart(&self) -> Word {
+        let mut word = self.word();
+        loop {
+            let live = word.with_state(State::Live).without(Word::USES).next_tag();
+            match self.exchange(word, live) {
+                Ok(()) => return live,
+                Err(found) => word = found,
+            }
+        }
+    }
+
     fn store(&self, word: Word) {
         self.state.store(word.0, Ordering::Release);
     }

@@ -6,8 +6,12 @@
 //! came since or whose work was not over then. Those whose work is over by now go back; nothing waits.
 //!
 //! ```text
-//! an apart block with INDEXED is in the list of notes or in `delayed`, once; without, in neither
+//! an apart block with INDEXED is in the list of notes or in `delayed`, or its note is about to come, once;
+//!   without, none of it
 //! ```
+//!
+//! Where all idle memory is wanted, notes are not waited for: a free may be between its word and its note.
+//! What is taken then keeps the flag, also when it is another block's, or spare, until the note has come.
 
 use super::arena::{Arena, Denied, LARGE, Request};
 use super::chunks::{Chunk, Kind, Place, Search};
@@ -232,28 +236,28 @@ impl Arena {
             delayed.push(index);
             index = self.block(index).note.load(Ordering::Relaxed);
         }
+        let mut spare = Vec::new();
         delayed.retain(|&index| {
             let block = self.block(index);
-            // The word before the fences: the claim is for what was looked at, or fails.
-            let seen = block.word();
-            if seen.state() != State::Cached {
-                // Live again: its next free leaves a note, unless it came just now.
+            match block.word().state() {
+                State::Cached => {}
+                // Its chunk has ended while its note was to come.
+                State::Spare => {
+                    block.set_indexed(false);
+                    spare.push(index);
+                    return false;
+                }
+                // Live again, or taken before its note came: its next free leaves a note, unless it came
+                // just now.
+                _ => return !block.forget_if_taken(),
+            }
+            if self.take_back(index, ask, &mut asked) {
+                // Not by a plain store: it may be another's already.
                 return !block.forget_if_taken();
             }
-            let over = block.all_fences(|fence| {
-                self.fences.completed(fence) || ask && asked.ask(&self.fences, fence)
-            });
-            if !over || !block.claim_for_arena(seen) {
-                return true;
-            }
-            block.set_indexed(false);
-            let (address, bytes) = (block.address(), block.size());
-            // First this: the next block at this start may be another thread's the moment it is free.
-            block.set_state(State::Free);
-            let (_, chunk) = self.chunk_of(address);
-            chunk.release(address, bytes);
-            false
+            true
         });
+        self.spares.append(&mut spare);
         self.apart.delayed = delayed;
         for chunk in self.blocks.chunks.iter() {
             let stamp = chunk.stamp();
@@ -263,6 +267,26 @@ impl Arena {
                 chunk.forget_stamp(stamp);
             }
         }
+    }
+
+    /// Puts a block that was freed back into its tree, if its work is over.
+    fn take_back(&self, index: u32, ask: bool, asked: &mut Asked) -> bool {
+        let block = self.block(index);
+        // The word before the fences: the claim is for what was looked at, or fails.
+        let seen = block.word();
+        let over = seen.state() == State::Cached
+            && block.all_fences(|fence| {
+                self.fences.completed(fence) || ask && asked.ask(&self.fences, fence)
+            });
+        if !over || !block.claim_for_arena(seen) {
+            return false;
+        }
+        let (address, bytes) = (block.address(), block.size());
+        // First this: the next block at this start may be another thread's the moment it is free.
+        block.set_state(State::Free);
+        let (_, chunk) = self.chunk_of(address);
+        chunk.release(address, bytes);
+        true
     }
 
     /// The chunk in use around an address.
@@ -299,7 +323,9 @@ impl Arena {
                 );
                 block.set_apart(false);
                 block.set_state(State::Spare);
-                self.spares.push(index);
+                if !block.word().has(Word::INDEXED) {
+                    self.spares.push(index);
+                }
             }
             blocks.chunks.count(chunk, false);
             self.apart.unused.push(slot);
@@ -315,6 +341,19 @@ impl Arena {
         }
         self.sweep(ask);
         self.retire_idle()
+    }
+
+    /// As `tidy_chunks`, where all idle memory is wanted: also what was freed without a note yet.
+    pub(super) fn gather_chunks(&mut self) {
+        if self.apart.chunks.is_empty() {
+            return;
+        }
+        self.sweep(true);
+        let mut asked = Asked::default();
+        self.for_each_apart(|index, _| {
+            self.take_back(index, true, &mut asked);
+        });
+        self.retire_idle();
     }
 
     /// Whether a chunk could end: nothing of it is taken.

@@ -53,10 +53,12 @@ impl Kind {
 
     /// The kind of chunk for blocks of so many bytes.
     pub const fn of(bytes: u64) -> Self {
-        match bytes {
-            ..=Self::SMALL_MAX => Self::Small,
-            ..=size::SMALL_MAX => Self::Medium,
-            _ => Self::Large,
+        if bytes <= Self::SMALL_MAX {
+            Self::Small
+        } else if size::is_small(bytes) {
+            Self::Medium
+        } else {
+            Self::Large
         }
     }
 
@@ -361,6 +363,6 @@ impl Blocks {
         block.set_extent(place.address(), place.bytes());
         block.reset_fences(request.stream);
         block.set_requested(request.requested);
-        (block, block.hand_out())
+        (block, block.hand_out_apart())
     }
 }

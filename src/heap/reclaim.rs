@@ -78,7 +78,7 @@ impl Arena {
         request: Request,
         within: Duration,
     ) -> Result<Option<(u32, Word)>, Denied> {
-        self.tidy_chunks(true);
+        self.gather_chunks();
         self.merge_everywhere();
         if let Some(taken) = self.fit(region, request, Effort::Known)? {
             return Ok(Some(taken));
@@ -123,9 +123,11 @@ impl Arena {
                 block.for_each_fence(&mut consider);
             }
         });
-        for &index in &self.apart.delayed {
-            self.block(index).for_each_fence(&mut consider);
-        }
+        self.for_each_apart(|_, block| {
+            if block.word().state() == State::Cached {
+                block.for_each_fence(&mut consider);
+            }
+        });
         self.for_each_chunk(|chunk| {
             Some(chunk.stamp())
                 .filter(|stamp| !stamp.is_none())
@@ -215,7 +217,7 @@ impl Arena {
     /// True when nothing is left mapped; memory behind a stuck stream stays.
     pub fn empty(&mut self) -> bool {
         self.read_notes();
-        self.tidy_chunks(true);
+        self.gather_chunks();
         self.merge_everywhere();
         let deadline = Instant::now() + self.settings.host_wait;
         while self.wait_for_oldest(deadline) {}
@@ -249,7 +251,7 @@ impl Arena {
         }
         self.requester = None;
         self.read_notes();
-        self.tidy_chunks(true);
+        self.gather_chunks();
         self.merge_everywhere();
         let page = self.pages.page_bytes();
         let surplus = self.supply.reserved().saturating_sub(target).next_multiple_of(page);

@@ -29,6 +29,8 @@ struct Ground {
     victims: Stream,
     theirs: Stream,
     users: [Stream; 4],
+    /// Keeps a chunk, in which blocks have started at each of the next units.
+    lasting: Buffer,
     /// Blocks that the heap had handed out before the victim began, and those that it may since.
     heap_hits: AtomicU64,
     misses: AtomicU64,
@@ -49,7 +51,12 @@ impl Meeting for Ground {
         let [victims, theirs] = [(); 2].map(|()| stream());
         let users = [(); 4].map(|()| stream());
         let [heap_hits, misses] = [0; 2].map(AtomicU64::new);
-        Self { sim, pool, victims, theirs, users, heap_hits, misses }
+        let mut held: Vec<_> = (0..12).map(|_| get_lasting(&users[0], SMALL)).collect();
+        let lasting = held.pop().expect("there are twelve");
+        drop(held);
+        // What is over goes back into the tree.
+        pool.trim(DeviceId(0), u64::MAX).expect("a driver that works");
+        Self { sim, pool, victims, theirs, users, lasting, heap_hits, misses }
     }
 
     fn before(&self) {
@@ -59,6 +66,7 @@ impl Meeting for Ground {
     fn after(&self) {
         let hits = self.pool.stats().hits.heap - self.heap_hits.load(SeqCst);
         assert!(hits <= self.misses.load(SeqCst), "hits of the caches went to the heap: {hits}");
+        assert!(!self.lasting.is_empty());
         self.pool.check_invariants();
     }
 }
@@ -112,17 +120,6 @@ fn shard(ground: &Ground, stream: &Stream, known: bool) -> Vec<Buffer> {
 
 fn get_lasting(stream: &Stream, bytes: usize) -> Buffer {
     stream.alloc_as(bytes, Lifetime::Persistent).expect("memory")
-}
-
-/// Makes so many starts in a chunk known that lasting blocks of the size need no lock: they lie side by
-/// side, and the last of them stays, so that the chunk does.
-fn starts(ground: &Ground, stream: &Stream) -> Vec<Buffer> {
-    let mut held: Vec<_> = (0..6).map(|_| get_lasting(stream, SMALL)).collect();
-    let last = held.split_off(5);
-    drop(held);
-    // What is over goes back into the tree.
-    ground.pool.trim(DeviceId(0), u64::MAX).expect("a driver that works");
-    last
 }
 
 const LARGE: usize = PAGE as usize + 5000;
@@ -207,12 +204,9 @@ fn anything(ground: &Ground) -> Ready {
 
 /// Lasting blocks: hits in the trees, or, where the victim has what they would take, misses.
 fn lasting_hits(ground: &Ground) -> Ready {
-    ground.may_miss(4);
-    let held = starts(ground, &ground.theirs);
-    ready(vec![], move |ground| {
-        drop([SMALL; 2].map(|bytes| get_lasting(&ground.theirs, bytes)));
-        drop([SMALL; 2].map(|bytes| get_lasting(&ground.theirs, bytes)));
-        drop(held);
+    ground.may_miss(1);
+    ready(vec![], |ground| {
+        (0..2).for_each(|_| drop([SMALL; 2].map(|bytes| get_lasting(&ground.theirs, bytes))));
     })
 }
 
@@ -265,11 +259,9 @@ fn hit_that_asks(ground: &Ground) -> Ready {
 
 /// In the tree of a chunk, at a start that a block has had before.
 fn tree_hit(ground: &Ground) -> Ready {
-    let held = starts(ground, &ground.victims);
-    ready(vec![], move |ground| {
-        let block = get_lasting(&ground.victims, SMALL);
-        drop((block, held));
-    })
+    // Its thread has a lease.
+    drop(get(&ground.victims, SMALL));
+    ready(vec![], |ground| drop(get_lasting(&ground.victims, SMALL)))
 }
 
 fn free_of_a_lasting_block(ground: &Ground) -> Ready {
