@@ -43,6 +43,12 @@ const SLACK: f64 = 0.002;
 const RECURS: [f64; 2] = [1.0, 0.9];
 /// The share of a plan's requests that must be served from it for it to stay.
 const SERVED: f64 = 0.9;
+/// As many requests that are not as planned as this share of the plan's end it within a step.
+const STRANGE: f64 = 0.25;
+/// So many requests that are not as planned say nothing.
+const FEW: usize = 4;
+/// Requests from one attempt to give an old range back to the next.
+const TRIES: usize = 16;
 /// Further steps that are recorded in the hope that they recur.
 const PATIENCE: u64 = 4;
 /// Steps without recording after steps that did not recur.
@@ -85,6 +91,8 @@ struct State {
     ranks: HashMap<StreamId, u32>,
     /// Memory of plans that are over, until nobody holds a place of it.
     old: Vec<Range>,
+    /// Large requests of this step that were not as planned.
+    strange: usize,
 }
 
 enum Phase {
@@ -104,6 +112,8 @@ struct Active {
     range: Option<Range>,
     /// Of the present step; nothing in the one in which the plan came.
     step: Option<Tally>,
+    /// Whether what it has made idle has gone back.
+    settled: bool,
 }
 
 /// How a step went.
@@ -116,10 +126,16 @@ struct Tally {
 }
 
 impl Active {
+    /// Whether the present step looks like one of other shapes: twice as many requests were not as
+    /// planned as were.
+    fn is_strange(&self, strange: usize) -> bool {
+        self.step.is_some_and(|tally| strange > 2 * tally.expected)
+    }
+
     fn new(plan: DevicePlan) -> Box<Self> {
         let requests = plan.requests().iter();
         let sizes = requests.map(|request| ((request.stream, request.position), request.bytes));
-        Box::new(Self { sizes: sizes.collect(), plan, range: None, step: None })
+        Box::new(Self { sizes: sizes.collect(), plan, range: None, step: None, settled: false })
     }
 }
 
@@ -140,7 +156,7 @@ impl Planner {
             recorder,
             active: AtomicBool::new(false),
             positions: Table::new(1 << 16),
-            state: Mutex::new(State { phase, ranks: HashMap::new(), old: Vec::new() }),
+            state: Mutex::new(State { phase, ranks: HashMap::new(), old: Vec::new(), strange: 0 }),
         }
     }
 
@@ -196,8 +212,15 @@ impl Planner {
         }
         let position = self.position(request.stream, request.step)?;
         let mut state = self.enter(enter)?;
-        let State { phase, ranks, .. } = &mut *state;
-        let Phase::Planned(active) = phase else { return None };
+        let State { phase, ranks, old, strange } = &mut *state;
+        let Phase::Planned(active) = phase else {
+            *strange += 1;
+            if strange.is_multiple_of(TRIES) {
+                old.retain(|range| !range.release(device));
+                self.active.store(!old.is_empty(), Ordering::Relaxed);
+            }
+            return None;
+        };
         let rank = match ranks.get(&request.stream) {
             Some(&rank) => rank,
             None => {
@@ -207,12 +230,23 @@ impl Planner {
         };
         let key = (rank, position);
         if !active.expects(key, request.bytes) {
+            *strange += 1;
+            let most = active.plan.requests().len() as f64 * STRANGE;
+            if *strange as f64 > most && active.is_strange(*strange) {
+                // A step of other shapes: the range is memory like any other from now on.
+                old.extend(active.range.take());
+                *phase = Phase::Resting(1);
+            }
             return None;
         }
         if let Some(step) = &mut active.step {
             step.expected += 1;
         }
         if active.range.is_none() {
+            if *strange > FEW && active.is_strange(*strange) {
+                // Perhaps a step of other shapes: no memory is taken for it.
+                return None;
+            }
             let mut arena = match enter {
                 Enter::Wait => lock(&device.arena),
                 Enter::Try => device.arena.try_lock().ok()?,
@@ -247,7 +281,8 @@ impl Planner {
     /// A step begins: plans what was recorded, or gives up a plan that serves too little.
     pub fn step(&self, device: &Device, fences: &Fences, step: u64) {
         let mut state = lock(&self.state);
-        let State { phase, old, .. } = &mut *state;
+        let State { phase, old, strange, .. } = &mut *state;
+        *strange = 0;
         old.retain(|range| !range.release(device));
         match phase {
             Phase::Recording(begun) => {
@@ -274,7 +309,8 @@ impl Planner {
             Phase::Planned(active) => {
                 let least = active.plan.requests().len() as f64 * SERVED;
                 let enough = |count: usize| count as f64 >= least;
-                if let Some(tally) = active.step.filter(|tally| !enough(tally.served)) {
+                let tally = active.step.unwrap_or_default();
+                if active.step.is_some() && !enough(tally.served) {
                     let range = active.range.take();
                     old.extend(range.filter(|range| !range.release(device)));
                     // Of other shapes there is another plan; of the same there is the same.
@@ -282,6 +318,11 @@ impl Planner {
                         true => Phase::Resting(REST),
                         false => self.record(step),
                     };
+                } else if active.range.is_some() && !active.settled {
+                    active.settled = true;
+                    // What the plan has made idle goes back; what is still needed is taken again. A driver
+                    // that takes nothing back leaves it idle.
+                    let _ = lock(&device.arena).trim(0);
                 }
             }
             Phase::Over => {}
@@ -293,7 +334,7 @@ impl Planner {
             }
             _ => false,
         };
-        self.active.store(planned, Ordering::Relaxed);
+        self.active.store(planned || !old.is_empty(), Ordering::Relaxed);
     }
 
     fn record(&self, step: u64) -> Phase {

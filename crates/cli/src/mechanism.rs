@@ -49,7 +49,9 @@ pub(crate) enum Mechanism {
     DelayedBuddy,
     /// Movable blocks are moved together at step gaps; no stitching
     Compaction,
-    /// The same for young blocks at every gap and for old ones at every hundredth, within 5 % of a
+    /// The same with stitching
+    CompactionStitched,
+    /// Young movable blocks are moved at every gap and old ones at every hundredth, within 5 % of a
     /// step; no stitching
     Generational,
 }
@@ -83,11 +85,16 @@ impl Mechanism {
             Self::DelayedBuddy => {
                 builder.stitching(false).buddy(Buddy::LongLived).recycling(Recycling::default())
             }
-            Self::Compaction => {
+            Self::Compaction => moving(
+                builder.stitching(false),
+                Defragmentation::Compaction { budget: Budget::Unlimited },
+            ),
+            Self::CompactionStitched => {
                 moving(builder, Defragmentation::Compaction { budget: Budget::Unlimited })
             }
             Self::Generational => {
-                moving(builder, Defragmentation::Generational(Generations::default()))
+                let generations = Defragmentation::Generational(Generations::default());
+                moving(builder.stitching(false), generations)
             }
         }
     }
@@ -99,14 +106,14 @@ impl Mechanism {
 
     /// Whether blocks are movable.
     pub(crate) fn moves(self) -> bool {
-        matches!(self, Self::Compaction | Self::Generational)
+        matches!(self, Self::Compaction | Self::CompactionStitched | Self::Generational)
     }
 
     /// What a replay says of its blocks.
     pub(crate) fn declares(self) -> Declared {
         match self {
             Self::LongLived | Self::Buddy | Self::DelayedBuddy => Declared::Lasting,
-            Self::Compaction | Self::Generational => Declared::Movable,
+            Self::Compaction | Self::CompactionStitched | Self::Generational => Declared::Movable,
             _ => Declared::Nothing,
         }
     }
@@ -119,5 +126,5 @@ impl Mechanism {
 
 fn moving(builder: Builder, how: Defragmentation) -> Builder {
     let timing = StepTiming::Given { step: STEP, bytes_per_second: COPY_RATE };
-    builder.stitching(false).defragmentation(how).step_timing(timing)
+    builder.defragmentation(how).step_timing(timing)
 }

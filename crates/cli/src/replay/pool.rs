@@ -58,7 +58,12 @@ impl Allocator for PoolAllocator {
         match life {
             Life::Plain => stream.alloc(len).map(Block::Buffer),
             Life::Lasting => stream.alloc_as(len, Lifetime::Persistent).map(Block::Buffer),
-            Life::Movable => stream.alloc_movable(len).map(Block::Movable),
+            Life::Movable => {
+                let block = stream.alloc_movable(len)?;
+                // A program writes to it: nothing is known of the work on a block never used.
+                drop(block.pin(stream)?);
+                Ok(Block::Movable(block))
+            }
         }
     }
 
