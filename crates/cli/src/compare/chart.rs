@@ -11,6 +11,9 @@ const MARGIN: u32 = 90;
 const LATE: RGBColor = RGBColor(53, 110, 168);
 const OVERALL: RGBColor = RGBColor(222, 132, 40);
 
+/// Half a bar: what it says, its colour, its value, and where it begins.
+type Part = (&'static str, RGBColor, fn(&Row) -> Option<f64>, f64);
+
 /// Draws the rows as SVG.
 pub(super) fn draw(rows: &[Row]) -> anyhow::Result<String> {
     let mut picture = String::new();
@@ -61,7 +64,7 @@ fn draw_panel(
         .y_labels(rows.len() * 2 + 1)
         .y_label_formatter(&name)
         .draw()?;
-    let parts: [(&str, RGBColor, fn(&Row) -> Option<f64>, f64); 2] = [
+    let parts: [Part; 2] = [
         ("within step 10", LATE, |row| row.fragmentation_tenth, 0.5),
         ("over the whole run", OVERALL, |row| row.fragmentation, 0.1),
     ];
