@@ -71,6 +71,7 @@ pub fn memory_in_flight_is_waited_for<M: Machine>(make: impl Fn(u16, u64) -> M) 
 pub fn scattered_pages_are_gathered<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for reuse in POLICIES {
         let rig = Rig::new(&make, 1, 16 * MIB);
+        rig.needs(Need::Extents);
         let pool = rig.builder().reuse(reuse).build().unwrap();
         let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
         let mut held: Vec<_> = (0..8).map(|_| Some(rig.get(&s, 2 * MIB))).collect();

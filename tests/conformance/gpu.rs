@@ -242,7 +242,12 @@ impl Machine for Gpu {
             Need::OwnDevice => Some("the device has its own size, and others use it"),
             Need::Faults => Some("work that touches what it may not ends its context"),
             Need::Neighbours => Some("allocations lie where the driver pleases"),
-            Need::OnDemand | Need::Stitching | Need::Open | Need::Caches => None,
+            Need::OnDemand
+            | Need::Stitching
+            | Need::Open
+            | Need::Caches
+            | Need::Extents
+            | Need::Still => None,
         }
     }
 

@@ -67,6 +67,10 @@ pub enum Need {
     Open,
     /// Threads have bins, and streams caches.
     Caches,
+    /// Blocks are extents of the heap's.
+    Extents,
+    /// No block moves where nothing says so.
+    Still,
 }
 
 /// Carries why a case is skipped out of it.

@@ -31,9 +31,12 @@ mod threads;
 mod uses;
 mod waits;
 
-use machine::Need::{Caches, OnDemand, Open, Stitching};
+use machine::Need::{Caches, Extents, OnDemand, Open, Still, Stitching};
 use machine::{MIB, Need, Simulated};
-use millpond::{Buckets, Builder, Caching, Coalescing, Growth, Preallocation, Recycling};
+use millpond::{
+    Buckets, Buddy, Budget, Builder, Caching, Coalescing, Defragmentation, Generations, Growth,
+    Planning, Preallocation, Recycling,
+};
 use millpond_simgpu::Completion;
 
 /// All cases on one kind of machine: a name, and what makes a machine from a number of devices and
@@ -229,6 +232,19 @@ suite!(growing: mechanism(&[OnDemand], |pool| {
 suite!(delayed: mechanism(&[Open, Caches], |pool| pool.recycling(Recycling::default())));
 suite!(immediate: mechanism(&[Caches], |pool| pool.coalescing(Coalescing::Immediate)));
 suite!(batched: mechanism(&[Open], |pool| pool.coalescing(Coalescing::batched())));
+suite!(buddy_for_all: mechanism(&[Stitching, OnDemand, Open, Caches, Extents], |pool| {
+    pool.stitching(false).buddy(Buddy::Everything)
+}));
+suite!(delayed_buddy: mechanism(&[Stitching, Open, Caches], |pool| {
+    pool.stitching(false).recycling(Recycling::default())
+}));
+suite!(planning: mechanism(&[Open], |pool| pool.planned(Planning::default())));
+suite!(compacting: mechanism(&[Still], |pool| {
+    pool.defragmentation(Defragmentation::Compaction { budget: Budget::Unlimited })
+}));
+suite!(generations: mechanism(&[Still], |pool| {
+    pool.defragmentation(Defragmentation::Generational(Generations::default()))
+}));
 suite!(plain_bucketed: without virtual memory
 plain(mechanism(&[Open, Caches], |pool| {
     pool.caching(Caching::Bucketed(Buckets::default()))

@@ -90,6 +90,7 @@ fn checkerboard<M: Machine>(yard: &mut Yard<M>, stream: &Stream, count: usize) -
 /// A request as large as all holes together is served from them after a gap, without new memory.
 pub fn holes_become_one<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let mut yard = Yard::new(make);
+    yard.rig.needs(Need::Extents);
     let pool = yard.builder().capacity(16 * yard.bytes()).build().unwrap();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     pool.begin_step();
@@ -145,6 +146,7 @@ pub fn idle_memory_goes_back<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// What is pinned stays: by a guard, by a pin of its memory, and when work that used it is not over.
 pub fn what_is_in_use_stays<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let mut yard = Yard::new(make);
+    yard.rig.needs(Need::Extents);
     let pool = yard.builder().build().unwrap();
     let [s, busy] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let kept = checkerboard(&mut yard, &s, 16);
@@ -178,6 +180,7 @@ pub fn what_is_in_use_stays<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Plain blocks never move, nor does anything without a setting that says so.
 pub fn plain_blocks_stay<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let mut yard = Yard::new(make);
+    yard.rig.needs(Need::Still);
     let pool = yard.builder().build().unwrap();
     let s = pool.stream(D0).unwrap();
     let mut blocks: Vec<_> = (0..16).map(|_| yard.rig.get(&s, yard.bytes())).collect();
@@ -203,6 +206,7 @@ pub fn plain_blocks_stay<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// The stream of a pin runs after the copy, also when the copy is not over, and another stream's work.
 pub fn pins_wait_for_the_copy<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let mut yard = Yard::new(make);
+    yard.rig.needs(Need::Extents);
     let pool = yard.builder().build().unwrap();
     let [s, mover, user] = [0; 3].map(|_| pool.stream(D0).unwrap());
     let kept = checkerboard(&mut yard, &s, 16);
@@ -242,6 +246,7 @@ pub fn budgets_are_kept<M: Machine>(make: impl Fn(u16, u64) -> M) {
         (Budget::Bytes(0), 0),
     ] {
         let mut yard = Yard::new(&make);
+        yard.rig.needs(Need::Extents);
         // In megabytes, where pages have two.
         let unit = yard.rig.page / 2;
         let most = most * unit;
@@ -278,6 +283,7 @@ pub fn budgets_are_kept<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Young blocks move at every gap, old ones at theirs.
 pub fn generations_take_turns<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let mut yard = Yard::new(make);
+    yard.rig.needs(Need::Extents);
     let how = Defragmentation::Generational(Generations::default().every(8).share(1.0));
     let pool = yard.builder().defragmentation(how).build().unwrap();
     let s = pool.stream(D0).unwrap();
@@ -311,6 +317,7 @@ pub fn generations_take_turns<M: Machine>(make: impl Fn(u16, u64) -> M) {
 pub fn dropped_while_moving<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for nth in 0..2 {
         let mut yard = Yard::new(&make);
+        yard.rig.needs(Need::Extents);
         let pool = yard.builder().build().unwrap();
         let s = pool.stream(D0).unwrap();
         let kept = checkerboard(&mut yard, &s, 16);
@@ -444,6 +451,7 @@ pub fn freed_blocks_are_found_again<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// The rate is learnt from events that nobody waits for, and no budget is spent before a step is timed.
 pub fn time_is_measured_without_waiting<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let mut yard = Yard::new(make);
+    yard.rig.needs(Need::Extents);
     yard.rig.needs(Need::OwnDevice);
     let how = Defragmentation::Generational(Generations::default().share(1.0));
     let builder = yard.rig.builder().defragmentation(how);

@@ -82,6 +82,7 @@ pub fn a_share_of_headroom<M: Machine>(make: impl Fn(u16, u64) -> M) {
 pub fn headroom_without_bound<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for headroom in [None, Some(Headroom::Unbounded)] {
         let rig = Rig::new(&make, 1, 24 * UNIT);
+        rig.needs(Need::Extents);
         let builder = rig.builder();
         let pool = match headroom {
             Some(headroom) => builder.headroom(headroom),

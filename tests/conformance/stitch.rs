@@ -174,6 +174,7 @@ pub fn tails_of_pages_are_used<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// A window that ends inside a page leaves the rest of that page to others.
 pub fn a_window_may_end_inside_a_page<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 8 * UNIT);
+    rig.needs(Need::Extents);
     let pool = rig.pool();
     let [s, t] = [0; 2].map(|_| pool.stream(D0).unwrap());
     let mut held = row(&rig, &s, &[1; 8]);
@@ -196,6 +197,7 @@ pub fn a_window_may_end_inside_a_page<M: Machine>(make: impl Fn(u16, u64) -> M) 
 /// A window that starts inside a page of a hole leaves the lower part of that page to others.
 pub fn a_window_may_start_inside_a_page<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 8 * UNIT);
+    rig.needs(Need::Extents);
     let pool = rig.pool();
     let [s, t, other] = [0; 3].map(|_| pool.stream(D0).unwrap());
     let mut held = row(&rig, &s, &[1; 8]);
@@ -270,6 +272,7 @@ pub fn pages_move_all_the_time<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// they have, whatever is still in flight.
 pub fn pages_come_back_while_work_is_in_flight<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 16 * UNIT);
+    rig.needs(Need::Extents);
     let pool = rig.pool();
     let s = pool.stream(D0).unwrap();
     let guard = row(&rig, &s, &MIXED).pop().flatten();

@@ -44,6 +44,7 @@ pub fn idle_streams_strand_nothing<M: Machine>(make: impl Fn(u16, u64) -> M) {
 /// Ten thousand streams, each used once: nothing grows with them.
 pub fn ten_thousand_streams<M: Machine>(make: impl Fn(u16, u64) -> M) {
     let rig = Rig::new(make, 1, 256 * MIB);
+    rig.needs(Need::Open);
     let pool = rig.builder().headroom(Headroom::Share(0.0)).build().unwrap();
     const SOME: u64 = 1000;
     let mut first = (0, 0);

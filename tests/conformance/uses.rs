@@ -119,6 +119,7 @@ pub fn uses_on_the_own_stream<M: Machine>(make: impl Fn(u16, u64) -> M) {
 pub fn cached_blocks_used_elsewhere_are_stamped_anew<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for last in [false, true] {
         let rig = Rig::new(&make, 1, 4 * MIB);
+        rig.needs(Need::Extents);
         let pool = rig.pool();
         let [home, user, next] = streams(&pool);
         for bytes in SIZES {

