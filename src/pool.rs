@@ -224,7 +224,11 @@ impl Pool {
 
     /// Says that a step of the program begins, one turn of what it does again and again: training's
     /// forward, backward and optimizer, or a batch served. What counts in steps counts these. Returns
-    /// the step's number, from 1. Lock-free, except where it plans: see [`Builder::planned`].
+    /// the step's number, from 1.
+    ///
+    /// Lock-free with every setting at its default. Where freed blocks wait, those that have waited too
+    /// long go back, unless another thread is in the arena, which is not waited for; a planned pool may
+    /// plan ([`Builder::planned`]), which takes locks, and up to some tens of milliseconds.
     pub fn begin_step(&self) -> u64 {
         self.0.begin_step()
     }

@@ -13,7 +13,6 @@ use crate::recorder::Recorder;
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
 use crate::sync::{AtomicU64, MutexGuard, Ordering, lock};
-use std::sync::TryLockError;
 
 /// A way in which the arena serves a request.
 type Serve = fn(&mut Arena, Request) -> std::result::Result<(u32, Word), Denied>;
@@ -63,13 +62,31 @@ impl Core {
         if bytes > size::REQUEST_MAX {
             return Err(Error::TooLarge { bytes, max: size::REQUEST_MAX });
         }
-        let granted = size::granted(bytes);
-        let key = granted / QUANTUM;
         let lease = lease::get(self);
-        if let Some(granted) = self.chunked(device, stream, bytes, lifetime) {
-            let request = Request { stream, bytes: granted, requested: bytes };
-            return self.allocate_apart(lease, device, request, enter);
+        let chunked = self.chunked(device, stream, bytes, lifetime);
+        let granted = chunked.unwrap_or(size::granted(bytes));
+        let request = Request { stream, bytes: granted, requested: bytes };
+        let (grant, layer) = match chunked {
+            Some(_) => self.find_apart(lease, device, request, enter)?,
+            None => self.find_extent(lease, device, request, enter)?,
+        };
+        grant.block.set_requested(bytes);
+        if let Some(recorder) = &device.recorder {
+            recorder.allocated(grant.hint, stream, bytes);
         }
+        self.count(lease, layer, bytes);
+        Ok(grant)
+    }
+
+    /// A block that is an extent of the heap's, or a place in a plan's range.
+    fn find_extent<'c>(
+        &'c self,
+        lease: Option<&Lease>,
+        device: &'c Device,
+        request: Request,
+        enter: Enter,
+    ) -> Result<(Grant<'c>, Layer)> {
+        let Request { stream, bytes: granted, requested: bytes } = request;
         if let (Some(cache), true) = (lease, size::is_small(bytes) && !self.notes_all)
             && !device.recorder.as_ref().is_some_and(Recorder::is_on)
         {
@@ -79,34 +96,23 @@ impl Core {
             Some(planner) => self.find_planned(planner, device, stream, bytes, enter),
             None => None,
         };
-        let found = planned.map(|grant| (grant, Layer::Planned));
-        let cached = || match self.uncached {
-            true => None,
-            false => self.find_cached(lease, device, stream, key),
-        };
-        let (grant, layer) = match found.or_else(cached) {
+        let planned = planned.map(|grant| (grant, Layer::Planned));
+        let found = planned.or_else(|| self.find_cached(lease, device, stream, granted / QUANTUM));
+        let (grant, layer) = match found {
             Some(found) => found,
-            None => {
-                let request = Request { stream, bytes: granted, requested: bytes };
-                (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap)
-            }
+            None => (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap),
         };
-        grant.block.set_requested(bytes);
         if device.movables.are_on() && !size::is_small(bytes) && !matches!(layer, Layer::Planned) {
             device.gauge.large_taken(grant.block.size());
-        }
-        if let Some(recorder) = &device.recorder {
-            recorder.allocated(grant.hint, stream, bytes);
         }
         if let Some(planner) = &device.planner {
             planner.allocated(grant.hint, stream, bytes);
         }
-        self.count(lease, layer, bytes);
-        Ok(grant)
+        Ok((grant, layer))
     }
 
     /// A request was served by a layer.
-    pub(super) fn count(&self, lease: Option<&Lease>, layer: Layer, bytes: u64) {
+    fn count(&self, lease: Option<&Lease>, layer: Layer, bytes: u64) {
         let bucket = Bucket::of(bytes) as usize;
         let counters = lease.map_or(&self.strays, |cache| &cache.counters);
         let cached = matches!(layer, Layer::Stream | Layer::Shard);
@@ -151,6 +157,9 @@ impl Core {
         stream: StreamId,
         key: u64,
     ) -> Option<(Grant<'c>, Layer)> {
+        if self.uncached {
+            return None;
+        }
         let guard = lease::pin(lease);
         let blocks = &*device.blocks;
         let own = |hint: Hint| {
@@ -256,14 +265,7 @@ impl Core {
         device: &'c Device,
         enter: Enter,
     ) -> Result<MutexGuard<'c, Arena>> {
-        match enter {
-            Enter::Wait => Ok(lock(&device.arena)),
-            Enter::Try => match device.arena.try_lock() {
-                Ok(arena) => Ok(arena),
-                Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => Err(Error::Busy { device: device.id }),
-            },
-        }
+        enter.lock(&device.arena).ok_or(Error::Busy { device: device.id })
     }
 
     /// What users hold of a device, and what lies in caches. Walks the arena.

@@ -51,32 +51,23 @@ impl Core {
         (!self.fences.stream(stream).is_graph()).then_some(granted)
     }
 
-    pub(super) fn allocate_apart<'c>(
+    /// A block of a chunk's.
+    pub(super) fn find_apart<'c>(
         &'c self,
         lease: Option<&Lease>,
         device: &'c Device,
         request: Request,
         enter: Enter,
-    ) -> Result<Grant<'c>> {
-        let key = chunk_key(request.bytes);
-        let found = match self.uncached {
-            true => None,
-            false => self.find_cached(lease, device, request.stream, key),
-        };
+    ) -> Result<(Grant<'c>, Layer)> {
+        let found = self.find_cached(lease, device, request.stream, chunk_key(request.bytes));
         let found = found.or_else(|| Some((self.find_in_chunks(device, request)?, Layer::Buddy)));
-        let (grant, layer) = match found {
+        Ok(match found {
             Some(found) => found,
             None => {
                 let grant = self.take_from_arena(device, request, enter, Arena::allocate_apart)?;
                 (grant, Layer::Heap)
             }
-        };
-        grant.block.set_requested(request.requested);
-        if let Some(recorder) = &device.recorder {
-            recorder.allocated(grant.hint, request.stream, request.requested);
-        }
-        self.count(lease, layer, request.requested);
-        Ok(grant)
+        })
     }
 
     /// Memory of a chunk that the stream is known to come after, at a start that has a descriptor.

@@ -34,9 +34,9 @@ use crate::planned::{self, Planner};
 use crate::recorder::Recorder;
 use crate::shard::Shards;
 use crate::stats::Counters;
-use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicI64, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use crate::table::Table;
-use std::sync::Weak;
+use std::sync::{TryLockError, Weak};
 
 /// One device's part of the pool.
 pub struct Device {
@@ -108,6 +108,20 @@ pub enum Enter {
     Try,
 }
 
+impl Enter {
+    /// Takes a lock so; none where somebody else has it and is not waited for.
+    pub fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+        match self {
+            Self::Wait => Some(lock(mutex)),
+            Self::Try => match mutex.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            },
+        }
+    }
+}
+
 impl Core {
     pub fn new(
         driver: Arc<dyn Driver>,
@@ -150,7 +164,7 @@ impl Core {
             if self.notes_all
                 && !self.is_forked()
                 // A thread that is in the arena looks at ages itself.
-                && let Ok(mut arena) = device.arena.try_lock()
+                && let Some(mut arena) = Enter::Try.lock(&device.arena)
             {
                 arena.begin_step();
             }

@@ -264,6 +264,7 @@ impl Arena {
     /// Brings the index up to date with what was freed since the arena last looked: merged with a
     /// free neighbour, or else listed as it is, so that its own stream may still find it.
     pub(super) fn read_notes(&mut self) {
+        self.look_at_clock();
         let mut noted = std::mem::take(&mut self.noted);
         let mut index = self.blocks.take_notes();
         while index != 0 {

@@ -23,6 +23,8 @@ pub(super) struct Keeping {
     /// Everything idle is being merged.
     pub merging: bool,
     started: Instant,
+    /// When notes were last read.
+    now: Now,
     /// Freed since everything was merged; and since it was last looked how much is idle.
     freed: u32,
     unseen: u32,
@@ -36,6 +38,7 @@ impl Keeping {
             pressed: false,
             merging: false,
             started: Instant::now(),
+            now: Now::default(),
             freed: 0,
             unseen: 0,
             idle: 0,
@@ -69,8 +72,12 @@ impl Arena {
         settings.caching == Caching::Off || settings.coalescing == Coalescing::Immediate
     }
 
-    fn now(&self) -> Now {
-        Now { step: self.supply.gauge().step(), time: self.keeping.started.elapsed() }
+    /// Notes are about to be read: the moment counts for what they say, and for what is done then.
+    pub(super) fn look_at_clock(&mut self) {
+        if self.keeping.recycler.is_some() {
+            let time = self.keeping.started.elapsed();
+            self.keeping.now = Now { step: self.supply.gauge().step(), time };
+        }
     }
 
     /// A block that was freed, and is cached: it waits, is merged, or is listed as it is.
@@ -80,7 +87,7 @@ impl Arena {
         self.keeping.unseen += 1;
         let merges = if let Some(mut recycler) = self.keeping.recycler.take() {
             let bytes = self.block(index).size();
-            let waits = recycler.admit(seen.hint(index), bytes, self.now());
+            let waits = recycler.admit(seen.hint(index), bytes, self.keeping.now);
             self.keeping.recycler = Some(recycler);
             !waits
         } else if self.merges_at_once() {
@@ -99,7 +106,7 @@ impl Arena {
     /// Lets the heap have what has waited long enough.
     pub(super) fn recycle(&mut self) {
         let Some(mut recycler) = self.keeping.recycler.take() else { return };
-        let (now, usage) = (self.now(), self.usage());
+        let (now, usage) = (self.keeping.now, self.usage());
         let due = recycler.due(now, usage, |hint| self.fate_of(hint));
         self.keeping.recycler = Some(recycler);
         self.give_up(due);
@@ -112,7 +119,7 @@ impl Arena {
         let waiting: u64 = recycler.waiting().iter().map(|bucket| bucket.0).sum();
         // Not one by one where many wait.
         let bytes = request.bytes.max(waiting / 32);
-        let evicted = recycler.evict(bytes, self.now(), |hint| self.fate_of(hint));
+        let evicted = recycler.evict(bytes, self.keeping.now, |hint| self.fate_of(hint));
         self.keeping.recycler = Some(recycler);
         self.give_up(evicted)
     }

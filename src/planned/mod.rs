@@ -28,11 +28,10 @@ use crate::driver::DeviceId;
 use crate::fence::Fences;
 use crate::plan::{self, DevicePlan, Plan, Terms};
 use crate::recorder::{Profiling, Recorder};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crate::table::Table;
 use range::Range;
 use std::collections::HashMap;
-use std::sync::TryLockError;
 
 /// Comparisons that a search for places may take: some tens of milliseconds.
 const BUDGET: u64 = 40_000_000;
@@ -126,16 +125,21 @@ struct Tally {
 }
 
 impl Active {
+    fn new(plan: DevicePlan) -> Box<Self> {
+        let requests = plan.requests().iter();
+        let sizes = requests.map(|request| ((request.stream, request.position), request.bytes));
+        Box::new(Self { sizes: sizes.collect(), plan, range: None, step: None, settled: false })
+    }
+
     /// Whether the present step looks like one of other shapes: twice as many requests were not as
     /// planned as were.
     fn is_strange(&self, strange: usize) -> bool {
         self.step.is_some_and(|tally| strange > 2 * tally.expected)
     }
 
-    fn new(plan: DevicePlan) -> Box<Self> {
-        let requests = plan.requests().iter();
-        let sizes = requests.map(|request| ((request.stream, request.position), request.bytes));
-        Box::new(Self { sizes: sizes.collect(), plan, range: None, step: None, settled: false })
+    /// Whether the plan has a request of about this size at that place in the step.
+    fn expects(&self, key: (u32, u32), bytes: u64) -> bool {
+        self.sizes.get(&key) == Some(&crate::size::granted(bytes))
     }
 }
 
@@ -211,7 +215,7 @@ impl Planner {
             return None;
         }
         let position = self.position(request.stream, request.step)?;
-        let mut state = self.enter(enter)?;
+        let mut state = enter.lock(&self.state)?;
         let State { phase, ranks, old, strange } = &mut *state;
         let Phase::Planned(active) = phase else {
             *strange += 1;
@@ -247,10 +251,7 @@ impl Planner {
                 // Perhaps a step of other shapes: no memory is taken for it.
                 return None;
             }
-            let mut arena = match enter {
-                Enter::Wait => lock(&device.arena),
-                Enter::Try => device.arena.try_lock().ok()?,
-            };
+            let mut arena = enter.lock(&device.arena)?;
             active.range = Range::new(&mut arena, fences, &active.plan, request.stream);
             drop(arena);
             if active.range.is_none() {
@@ -265,17 +266,6 @@ impl Planner {
             step.served += 1;
         }
         Some(grant)
-    }
-
-    fn enter(&self, enter: Enter) -> Option<MutexGuard<'_, State>> {
-        match enter {
-            Enter::Wait => Some(lock(&self.state)),
-            Enter::Try => match self.state.try_lock() {
-                Ok(state) => Some(state),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            },
-        }
     }
 
     /// A step begins: plans what was recorded, or gives up a plan that serves too little.
@@ -378,13 +368,6 @@ impl Planner {
     /// Host memory held, in bytes.
     pub fn bytes(&self) -> u64 {
         self.recorder.bytes() + self.positions.bytes()
-    }
-}
-
-impl Active {
-    /// Whether the plan has a request of about this size at that place in the step.
-    fn expects(&self, key: (u32, u32), bytes: u64) -> bool {
-        self.sizes.get(&key) == Some(&crate::size::granted(bytes))
     }
 }
 
