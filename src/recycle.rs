@@ -156,7 +156,7 @@ impl Recycler {
                 self.sweep(bucket, now, &mut look);
             }
             while self.bytes[bucket as usize] > most
-                && let Some(waiting) = self.oldest_of(bucket, now, &mut look)
+                && let Some(waiting) = self.oldest(&[bucket], now, &mut look)
             {
                 due.push(waiting.hint);
             }
@@ -173,7 +173,7 @@ impl Recycler {
             self.shrink(0, now, &mut due, &mut look);
         }
         while self.blocks() > delay.blocks
-            && let Some(waiting) = self.oldest(now, &mut look)
+            && let Some(waiting) = self.oldest(&Bucket::ALL, now, &mut look)
         {
             due.push(waiting.hint);
         }
@@ -200,7 +200,7 @@ impl Recycler {
     pub fn evict(&mut self, bytes: u64, now: Now, mut look: impl FnMut(Hint) -> Look) -> Vec<Hint> {
         let (mut evicted, mut left) = (Vec::new(), bytes);
         while left > 0
-            && let Some(waiting) = self.oldest(now, &mut look)
+            && let Some(waiting) = self.oldest(&Bucket::ALL, now, &mut look)
         {
             left = left.saturating_sub(waiting.bytes);
             evicted.push(waiting.hint);
@@ -228,7 +228,7 @@ impl Recycler {
             Bucket::ALL.into_iter().for_each(|bucket| self.sweep(bucket, now, look));
         }
         while self.total() > target
-            && let Some(waiting) = self.oldest(now, look)
+            && let Some(waiting) = self.oldest(&Bucket::ALL, now, look)
         {
             due.push(waiting.hint);
         }
@@ -256,27 +256,17 @@ impl Recycler {
         again.into_iter().for_each(|(hint, bytes)| self.push(bucket, hint, bytes, now));
     }
 
-    /// Takes the block that waits longest out.
-    fn oldest(&mut self, now: Now, look: &mut impl FnMut(Hint) -> Look) -> Option<Waiting> {
-        // A block that is used again and again goes all the same the second time round.
-        for _ in 0..=self.blocks() {
-            let first = |bucket: &Bucket| self.queues[*bucket as usize].front().map(|w| w.turn);
-            let bucket =
-                Bucket::ALL.into_iter().filter(|b| first(b).is_some()).min_by_key(first)?;
-            if let Some(waiting) = self.pop(bucket, now, look)? {
-                return Some(waiting);
-            }
-        }
-        None
-    }
-
-    fn oldest_of(
+    /// Takes the block out that waits longest in any of these buckets.
+    fn oldest(
         &mut self,
-        bucket: Bucket,
+        of: &[Bucket],
         now: Now,
         look: &mut impl FnMut(Hint) -> Look,
     ) -> Option<Waiting> {
-        for _ in 0..=self.queues[bucket as usize].len() {
+        // A block that is used again and again goes all the same the second time round.
+        for _ in 0..=self.blocks() {
+            let first = |bucket: &Bucket| self.queues[*bucket as usize].front().map(|w| w.turn);
+            let bucket = of.iter().copied().filter(|b| first(b).is_some()).min_by_key(first)?;
             if let Some(waiting) = self.pop(bucket, now, look)? {
                 return Some(waiting);
             }

@@ -11,7 +11,7 @@
 //!
 //! Links belong to the arena and lie outside the descriptors: they need its lock and nothing else.
 
-use super::arena::Arena;
+use super::arena::{Arena, Denied};
 use super::index::bin_of;
 use crate::block::{Descriptor, FenceSet, State, Word};
 
@@ -135,6 +135,20 @@ impl Arena {
             self.links[own.next as usize].prev = rest;
         }
         Some(rest)
+    }
+
+    /// Cuts a claimed hole to its first `bytes`, and files the rest; all of it where descriptors ran out.
+    pub(super) fn cut_hole(&mut self, hole: u32, bytes: u64) -> Result<(), Denied> {
+        if bytes < self.block(hole).size() {
+            match self.split(hole, bytes) {
+                Some(rest) => self.file(rest, State::Hole),
+                None => {
+                    self.settle(hole, State::Hole);
+                    return Err(Denied::Descriptors);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Merges claimed extent `right` into claimed extent `left`, its neighbour below.

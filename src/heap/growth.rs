@@ -63,15 +63,7 @@ impl Arena {
         let seen = self.block(hole).word();
         let claimed = self.claim(hole, seen);
         debug_assert!(claimed, "holes are the arena's own");
-        if bytes < self.block(hole).size() {
-            match self.split(hole, bytes) {
-                Some(rest) => self.file(rest, State::Hole),
-                None => {
-                    self.file(hole, State::Hole);
-                    return Err(Denied::Descriptors);
-                }
-            }
-        }
+        self.cut_hole(hole, bytes)?;
         if let Err(denied) = self.back(hole, bytes) {
             self.settle(hole, State::Hole);
             return Err(denied);

@@ -135,15 +135,7 @@ impl Arena {
             self.file(hole, State::Hole);
             hole = upper.ok_or(Denied::Descriptors)?;
         }
-        if bytes < self.block(hole).size() {
-            match self.split(hole, bytes) {
-                Some(above) => self.file(above, State::Hole),
-                None => {
-                    self.settle(hole, State::Hole);
-                    return Err(Denied::Descriptors);
-                }
-            }
-        }
+        self.cut_hole(hole, bytes)?;
         Ok(hole)
     }
 
