@@ -202,6 +202,87 @@ fn a_place_that_is_taken_is_nobody_elses() {
 }
 
 #[test]
+fn a_range_makes_room_for_what_is_not_planned() {
+    let sim = sim();
+    let pool = planned(&sim, Planning::default());
+    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
+    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+    let mut wraps = None;
+    let held = || pool.reserved_bytes(DEVICE).unwrap();
+    (0..4).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
+    let (before, hits) = (held(), pool.stats().hits.planned);
+    let mut kept = None;
+    for round in 0..3 {
+        // A block of the plan's is still held, by its buffer, and the next by its address.
+        kept = Some(watched.alloc(&a, 20 * MIB));
+        pool.check_invariants_at(Level::Full);
+        assert!(held() <= before + 2 * MIB as u64, "{} more in round {round}", held() - before);
+        assert_eq!(pool.plan().devices().len(), 1, "the plan is over");
+        watched.free(&a, kept.take().unwrap());
+        (0..4).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
+        pool.check_invariants_at(Level::Full);
+        // One step without, and in the next what wraps comes from before.
+        assert!(pool.stats().hits.planned >= hits + 38 * (round + 1));
+    }
+    drop((kept, a, b, wraps));
+    end(&sim, pool);
+}
+
+#[test]
+fn idle_bytes_of_a_range_avert_out_of_memory() {
+    let sim = sim();
+    let builder = Pool::builder(SimDriver::new(sim.clone())).capacity(40 * MIB as u64);
+    let pool = builder.planned(Planning::default()).build().unwrap();
+    let stream = pool.stream(DEVICE).unwrap();
+    let mut held = None;
+    for _ in 0..4 {
+        pool.begin_step();
+        drop(held.take());
+        drop(stream.alloc::<u8>(28 * MIB).unwrap());
+        held = Some(stream.alloc::<u8>(3 * MIB).unwrap());
+    }
+    assert!(pool.stats().hits.planned > 0);
+    // Small ones, more than there is memory outside of the range.
+    let small: Vec<_> = (0..300).map(|_| stream.alloc::<u8>(100 << 10).unwrap()).collect();
+    pool.check_invariants_at(Level::Full);
+    drop((small, held, stream));
+    end(&sim, pool);
+}
+
+#[test]
+fn a_place_is_freed_by_its_address_after_its_plan() {
+    let sim = sim();
+    let pool = planned(&sim, Planning::default());
+    let stream = pool.stream(DEVICE).unwrap();
+    let mut held: Vec<u64> = Vec::new();
+    for number in 0..4 {
+        pool.begin_step();
+        // The first begins where the range does, as does the one that is freed at once.
+        let gone = pool.allocate(4 * MIB as u64, &stream).unwrap();
+        pool.free(gone).unwrap();
+        let own = [6, 2, 3].map(|mib| pool.allocate(mib * MIB as u64, &stream).unwrap());
+        if number < 3 {
+            own.into_iter().for_each(|address| pool.free(address).unwrap());
+        } else {
+            held.extend(own);
+        }
+    }
+    assert!(pool.stats().hits.planned >= 4);
+    let large = pool.allocate(100 * MIB as u64, &stream).unwrap();
+    pool.check_invariants_at(Level::Full);
+    for &address in &held {
+        assert_eq!(pool.stats().devices[0].live_bytes % 512, 0);
+        pool.free(address).unwrap();
+        assert!(pool.free(address).is_err(), "freed twice");
+        pool.check_invariants_at(Level::Full);
+    }
+    pool.free(large).unwrap();
+    assert_eq!(pool.stats().devices[0].live_bytes, 0);
+    drop(stream);
+    end(&sim, pool);
+}
+
+#[test]
 fn addresses_lead_to_the_place_that_is_live() {
     let sim = sim();
     let pool = planned(&sim, Planning::default());

@@ -85,14 +85,14 @@ fn play(plan: &DevicePlan, recording: &Recording, from: usize) -> (usize, usize)
         match event {
             Event::Step => next.clear(),
             Event::Alloc { block, stream, bytes } => {
-                if millpond::size::is_small(bytes) {
+                if bytes <= DevicePlan::ABOVE {
                     continue;
                 }
                 let position = next.entry(stream).or_default();
                 let place = places.get(&(stream, *position)).copied();
                 *position += 1;
                 let Some((offset, planned)) = place else { continue };
-                if planned != bytes.next_multiple_of(512) {
+                if planned != millpond::size::granted(bytes) {
                     continue;
                 }
                 let below = held.range(..offset + planned).next_back();

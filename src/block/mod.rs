@@ -227,6 +227,19 @@ impl Descriptor {
         self.set_flag(Word::PLANNED, planned);
     }
 
+    /// Arena: takes the mark of a place from a block that a user holds. False if it was freed first.
+    pub fn set_aside(&self) -> bool {
+        let mut word = self.word();
+        // Each turn a user has moved the word, which happens a few times before it is free.
+        while word.state() != State::Cached {
+            match self.exchange(word, word.without(Word::PLANNED)) {
+                Ok(()) => return true,
+                Err(found) => word = found,
+            }
+        }
+        false
+    }
+
     fn set_flag(&self, flag: u64, on: bool) {
         let word = self.word();
         self.store(if on { word.with(flag) } else { word.without(flag) });

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::fence::Asked;
 use crate::heap::{Arena, Denied, Held, Request, Rung};
 use crate::lease::{self, Lease};
+use crate::plan;
 use crate::recorder::Recorder;
 use crate::size::{self, QUANTUM};
 use crate::stats::{Counters, bump};
@@ -87,7 +88,9 @@ impl Core {
         enter: Enter,
     ) -> Result<(Grant<'c>, Layer)> {
         let Request { stream, bytes: granted, requested: bytes } = request;
-        if let (Some(cache), true) = (lease, size::is_small(bytes) && !self.notes_all)
+        // What may be planned is not a thread's: it is to be counted.
+        let a_threads = size::is_small(bytes) && !(device.planner.is_some() && plan::counts(bytes));
+        if let (Some(cache), true) = (lease, a_threads && !self.notes_all)
             && !device.recorder.as_ref().is_some_and(Recorder::is_on)
         {
             self.want(cache, stream, size::class_of(bytes));
@@ -100,9 +103,15 @@ impl Core {
         let found = planned.or_else(|| self.find_cached(lease, device, stream, granted / QUANTUM));
         let (grant, layer) = match found {
             Some(found) => found,
-            None => (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap),
+            None => {
+                if !size::is_small(bytes) {
+                    self.make_room(device, enter, bytes);
+                }
+                (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap)
+            }
         };
-        if device.movables.are_on() && !size::is_small(bytes) && !matches!(layer, Layer::Planned) {
+        let planned = grant.block.word().has(Word::PLANNED);
+        if device.movables.are_on() && !size::is_small(bytes) && !planned {
             device.gauge.large_taken(grant.block.size());
         }
         if let Some(planner) = &device.planner {
@@ -249,6 +258,9 @@ impl Core {
                 Err(Denied::Descriptors) => return Err(Error::TooManyBlocks { device: device.id }),
                 Err(Denied::OutOfMemory(report)) => report,
             };
+            if self.make_room(device, enter, u64::MAX) {
+                continue;
+            }
             // Without the arena's lock: the callback may free, and allocate elsewhere.
             match &self.rescue {
                 Some(rescue) if rescue.0(&report) => device.gauge.count(Rung::Callback),

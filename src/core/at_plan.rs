@@ -23,6 +23,12 @@ impl Core {
         planner.find(device, &self.fences, self.reuse, enter, request)
     }
 
+    /// What the device's plan holds is memory like any other, if there is not so much else that is idle.
+    /// Says whether it is.
+    pub(super) fn make_room(&self, device: &Device, enter: Enter, bytes: u64) -> bool {
+        device.planner.as_ref().is_some_and(|planner| planner.make_room(device, enter, bytes))
+    }
+
     /// Every device's planning, where there is one.
     pub fn planners(&self) -> impl Iterator<Item = (&Device, &Planner)> {
         self.devices.iter().filter_map(|device| Some((&**device, device.planner.as_ref()?)))

@@ -73,17 +73,18 @@ impl Core {
         // the flag is set. So does one in a chunk, to a list of their own, and a small one where all are
         // to be noted. Nobody is told of a place in a plan's range: its plan looks at the word.
         let (apart, large) = (word.has(Word::APART), !size::is_small(bytes));
-        let planned = word.has(Word::PLANNED);
-        let noted = !planned && (apart || large || self.notes_all);
-        loop {
+        let (planned, noted) = loop {
+            // A plan may end meanwhile, and the place be a block like any other.
+            let planned = word.has(Word::PLANNED);
+            let noted = !planned && (apart || large || self.notes_all);
             let flags = if noted { Word::INDEXED } else { 0 };
             let cached = word.with_state(State::Cached).without(Word::USES).with(flags);
             match block.exchange(word, cached) {
-                Ok(()) => break,
+                Ok(()) => break (planned, noted),
                 Err(found) if owned(found) => word = found,
                 Err(_) => return,
             }
-        }
+        };
         if noted && !word.has(Word::INDEXED) {
             match apart {
                 true => device.blocks.note_apart(hint.index()),

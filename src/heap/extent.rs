@@ -13,7 +13,7 @@
 
 use super::arena::{Arena, Denied};
 use super::index::bin_of;
-use crate::block::{Descriptor, FenceSet, State, Word};
+use crate::block::{Descriptor, FenceSet, Hint, State, Word};
 
 /// An extent's neighbours, and its place in the index. Index 0 is no extent.
 #[derive(Clone, Copy, Default)]
@@ -64,6 +64,11 @@ impl Arena {
         block.set_extent(address, size);
         block.set_state(State::Claimed);
         Some(index)
+    }
+
+    /// Descriptors that can still be had.
+    pub(super) fn descriptors_left(&self) -> usize {
+        (1 << Hint::INDEX_BITS) - self.links.len() + self.spares.len()
     }
 
     /// The first extent of a region: all of it, a hole.
@@ -172,7 +177,7 @@ impl Arena {
 
     /// Retires a merged extent's descriptor. One that still waits in the list of notes is kept until
     /// the list is drained: its link is in use.
-    fn drop_descriptor(&mut self, index: u32) {
+    pub(super) fn drop_descriptor(&mut self, index: u32) {
         let block = self.block(index);
         block.set_state(State::Spare);
         if !block.word().has(Word::INDEXED) {

@@ -122,26 +122,39 @@ impl Blocks {
         if !self.contains(address) {
             return self.find_far(address);
         }
-        self.look_at(self.near.get(address - self.base)?, address)
+        self.look_up(address, || self.near.get(address - self.base))
     }
 
     #[cold]
     #[inline(never)]
     fn find_far(&self, address: u64) -> Option<(u32, &Descriptor, Word)> {
-        self.look_at(self.far.get(address)?, address)
+        self.look_up(address, || self.far.get(address))
     }
 
     #[inline]
-    fn look_at(&self, index: u32, address: u64) -> Option<(u32, &Descriptor, Word)> {
-        let block = self.table.get(index)?;
-        let word = block.word();
-        if word.state() != State::Live
-            && word.has(Word::PLANNED)
-            && let Some(found) = self.look_behind(block, address)
-        {
-            return Some(found);
+    fn look_up(
+        &self,
+        address: u64,
+        entry: impl Fn() -> Option<u32>,
+    ) -> Option<(u32, &Descriptor, Word)> {
+        let mut index = entry()?;
+        loop {
+            let block = self.table.get(index)?;
+            let word = block.word();
+            let here = block.address() == address;
+            if here && word.state() == State::Live {
+                return Some((index, block, word));
+            }
+            if let Some(found) = self.look_behind(block, word, address) {
+                return Some(found);
+            }
+            // A block that is held is led to by another entry once its plan has ended.
+            let now = entry()?;
+            if now == index {
+                return here.then_some((index, block, word));
+            }
+            index = now;
         }
-        (block.address() == address).then_some((index, block, word))
     }
 
     /// Of the places of a plan that start where this one does, the one behind it that is live.
@@ -149,8 +162,12 @@ impl Blocks {
     fn look_behind<'b>(
         &'b self,
         mut block: &'b Descriptor,
+        word: Word,
         address: u64,
     ) -> Option<(u32, &'b Descriptor, Word)> {
+        if !word.has(Word::PLANNED) {
+            return None;
+        }
         // Bounded: what a link leads to may be something else's by now, but places are few.
         for _ in 0..1 << Hint::INDEX_BITS {
             // Acquire pairs with the release of whoever linked it.

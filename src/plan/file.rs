@@ -161,7 +161,7 @@ impl DeviceFile {
             if !places.insert((stream, position)) {
                 return Err(format!("{place} is there twice"));
             }
-            if !counts(own) || !own.is_multiple_of(QUANTUM) || !offset.is_multiple_of(QUANTUM) {
+            if !counts(own) || crate::size::granted(own) != own || !offset.is_multiple_of(QUANTUM) {
                 return Err(format!("{place}: {own} bytes at {offset}"));
             }
             if offset.checked_add(own).is_none_or(|end| end > bytes) {

@@ -2,17 +2,17 @@
 //!
 //! The step is a period. The last whole step of the recording is the one that is planned, and the one
 //! before it says what recurs: a request is planned when the step before asked for the same size at
-//! the same place (the same stream, and the same number among that stream's large requests). A block
+//! the same place (the same stream, and the same number among that stream's requests above 128 KiB). A block
 //! lives as long as it did in that step. One that was still alive at the step's end wraps around: how
 //! far into the next step it lives is read from the block at its place in the step before. What lives
-//! for a whole period or longer is left to the pool, and so are small blocks.
+//! for a whole period or longer is left to the pool, and so are blocks up to 128 KiB.
 //!
 //! Order is all that counts, so time is counted in requests: slot n begins with the step's n-th.
 
 use super::pack::{self, Item};
 use super::recording::{History, Place, Recording, Request};
 use crate::driver::DeviceId;
-use crate::size::{self, QUANTUM};
+use crate::size;
 
 /// Comparisons of two blocks that the search for places may take: a second or so.
 const BUDGET: u64 = 400_000_000;
@@ -80,9 +80,9 @@ pub struct DevicePlan {
 pub struct Planned {
     /// The stream: its number among the device's streams, in the order in which they were made.
     pub stream: u32,
-    /// Its number among the large requests of its stream in the step, from 0.
+    /// Its number among the requests above [`DevicePlan::ABOVE`] of its stream in the step, from 0.
     pub position: u32,
-    /// Bytes of the block: those asked for, rounded up to a multiple of 512.
+    /// Bytes of the block: those asked for, rounded up to a block's size.
     pub bytes: u64,
     /// Where in the range it begins.
     pub offset: u64,
@@ -93,6 +93,11 @@ pub struct Planned {
 }
 
 impl DevicePlan {
+    /// Requests of more bytes than this may have a place. Smaller ones are many, make up a few thousandths of
+    /// the memory, and are served by the calling thread's own cache.
+    // A size class: a request is above it if its block is.
+    pub const ABOVE: u64 = 128 << 10;
+
     /// Plans a device by what it was asked for. `None` where there are no two steps to compare, or
     /// nothing recurs.
     #[must_use]
@@ -175,16 +180,16 @@ pub(crate) struct Terms {
     pub budget: u64,
     /// How much more than the least the range may have, as a share.
     pub slack: f64,
-    /// The share of the planned step's large bytes that must recur.
+    /// The share of the planned step's bytes that must recur, of requests that may have a place.
     pub recurs: f64,
 }
 
-/// Whether a request may have a place: large ones go by the pool's shared paths, where they are counted.
+/// Whether a request, or a block, may have a place.
 pub(crate) fn counts(bytes: u64) -> bool {
-    !size::is_small(bytes) && bytes <= size::REQUEST_MAX
+    bytes > DevicePlan::ABOVE && bytes <= size::REQUEST_MAX
 }
 
-fn large(request: &Request) -> bool {
+fn counted(request: &Request) -> bool {
     counts(request.bytes)
 }
 
@@ -198,15 +203,15 @@ fn planned_step(history: &History) -> Option<usize> {
 }
 
 /// The requests of a step that recur and live for less than a period, at offset 0; the slots; and the share
-/// of the step's large bytes that recur.
+/// of the bytes of such requests that recur.
 fn recurring(history: &History, step: usize) -> (Vec<Planned>, u32, f64) {
     let range = history.step(step);
     let Ok(slots) = u32::try_from(range.len()) else { return (Vec::new(), 0, 0.0) };
-    let before = history.places(step - 1, large);
+    let before = history.places(step - 1, counted);
     let slot_of = |index: usize| (index - range.start) as u32;
     let mut planned = Vec::new();
     let (mut all, mut same) = (0.0, 0.0);
-    history.each_place(step, large, |index, place| {
+    history.each_place(step, counted, |index, place| {
         let request = &history.requests[index];
         all += request.bytes as f64;
         let Some(&earlier) = before.get(&place) else { return };
@@ -228,7 +233,7 @@ fn recurring(history: &History, step: usize) -> (Vec<Planned>, u32, f64) {
             }
             _ => return,
         };
-        let bytes = request.bytes.next_multiple_of(QUANTUM);
+        let bytes = size::granted(request.bytes);
         let Place { stream, position } = place;
         planned.push(Planned { stream, position, bytes, offset: 0, first, last });
     });

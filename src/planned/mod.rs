@@ -11,7 +11,7 @@
 //!                                                  start     Recording, where shapes are others; else Resting
 //! ```
 //!
-//! What recurs is known by its place in the step: the stream, and how many large requests of that stream
+//! What recurs is known by its place in the step: the stream, and how many requests above 128 KiB of that stream
 //! came before in the step. A request is served from the plan only if it has the planned size, and the
 //! plan's bytes for it are nobody's (`range.rs`). So a program that does something else, or in another
 //! order, gets memory as always. Small requests are counted by nobody, and go the pool's short ways.
@@ -37,7 +37,7 @@ use std::collections::HashMap;
 const BUDGET: u64 = 40_000_000;
 /// A search that came so close to the least is over.
 const SLACK: f64 = 0.002;
-/// The share of a step's large bytes that must recur for it to be planned: at first, since a program's
+/// The share of a step's bytes above 128 KiB that must recur for it to be planned: at first, since a program's
 /// first step makes what later ones keep, and once patience is over.
 const RECURS: [f64; 2] = [1.0, 0.9];
 /// The share of a plan's requests that must be served from it for it to stay.
@@ -46,8 +46,8 @@ const SERVED: f64 = 0.9;
 const STRANGE: f64 = 0.25;
 /// So many requests that are not as planned say nothing.
 const FEW: usize = 4;
-/// Requests from one attempt to give an old range back to the next.
-const TRIES: usize = 16;
+/// Steps, the present one among them, that a range is away for, having made room for something else.
+const AWAY: u64 = 2;
 /// Further steps that are recorded in the hope that they recur.
 const PATIENCE: u64 = 4;
 /// Steps without recording after steps that did not recur.
@@ -79,7 +79,7 @@ pub struct Planner {
     recorder: Recorder,
     /// Whether there is a plan.
     active: AtomicBool,
-    /// By stream: the step in the upper half, and in the lower how many large requests it has made in it.
+    /// By stream: the step in the upper half, and in the lower how many requests above 128 KiB it has made in it.
     positions: Table<AtomicU64>,
     state: Mutex<State>,
 }
@@ -88,7 +88,7 @@ struct State {
     phase: Phase,
     /// Each stream's number among the device's.
     ranks: HashMap<StreamId, u32>,
-    /// Memory of plans that are over, until nobody holds a place of it.
+    /// Ranges of plans that are over, and could not end: there were no descriptors.
     old: Vec<Range>,
     /// Large requests of this step that were not as planned.
     strange: usize,
@@ -109,6 +109,11 @@ struct Active {
     /// The size of the block of each request, by stream and position.
     sizes: HashMap<(u32, u32), u64>,
     range: Option<Range>,
+    /// Steps, the present one among them, in which there is to be no range.
+    away: u64,
+    /// Whether a range has made room before, and whether a step was served since.
+    left: bool,
+    good: bool,
     /// Of the present step; nothing in the one in which the plan came.
     step: Option<Tally>,
     /// Whether what it has made idle has gone back.
@@ -128,7 +133,16 @@ impl Active {
     fn new(plan: DevicePlan) -> Box<Self> {
         let requests = plan.requests().iter();
         let sizes = requests.map(|request| ((request.stream, request.position), request.bytes));
-        Box::new(Self { sizes: sizes.collect(), plan, range: None, step: None, settled: false })
+        Box::new(Self {
+            sizes: sizes.collect(),
+            plan,
+            range: None,
+            away: 0,
+            left: false,
+            good: false,
+            step: None,
+            settled: false,
+        })
     }
 
     /// Whether the present step looks like one of other shapes: twice as many requests were not as
@@ -164,7 +178,7 @@ impl Planner {
         }
     }
 
-    /// A large block was allocated.
+    /// A block was allocated.
     pub fn allocated(&self, hint: Hint, stream: StreamId, bytes: u64) {
         if self.recorder.is_on() && plan::counts(bytes) {
             self.recorder.allocated(hint, stream, bytes);
@@ -173,7 +187,7 @@ impl Planner {
 
     /// A block is about to be free.
     pub fn freeing(&self, block: &Descriptor, hint: Hint) {
-        if self.recorder.is_on() && block.class().is_none() {
+        if self.recorder.is_on() && plan::counts(block.size()) {
             self.recorder.freeing(hint);
         }
     }
@@ -186,7 +200,7 @@ impl Planner {
         }
     }
 
-    /// The number of a stream's large request in the step. Lock-free.
+    /// The number of a stream's request in the step. Lock-free.
     fn position(&self, stream: StreamId, step: u64) -> Option<u32> {
         let place = self.positions.get_or_create(u32::from(stream.get()))?;
         // Relaxed, as all of it: requests of one stream come one after the other, by the caller's own order.
@@ -217,14 +231,7 @@ impl Planner {
         let position = self.position(request.stream, request.step)?;
         let mut state = enter.lock(&self.state)?;
         let State { phase, ranks, old, strange } = &mut *state;
-        let Phase::Planned(active) = phase else {
-            *strange += 1;
-            if strange.is_multiple_of(TRIES) {
-                old.retain(|range| !range.release(device));
-                self.active.store(!old.is_empty(), Ordering::Relaxed);
-            }
-            return None;
-        };
+        let Phase::Planned(active) = phase else { return None };
         let rank = match ranks.get(&request.stream) {
             Some(&rank) => rank,
             None => {
@@ -238,13 +245,18 @@ impl Planner {
             let most = active.plan.requests().len() as f64 * STRANGE;
             if *strange as f64 > most && active.is_strange(*strange) {
                 // A step of other shapes: the range is memory like any other from now on.
-                old.extend(active.range.take());
+                let mut arena = enter.lock(&device.arena)?;
+                old.extend(active.range.take().filter(|range| !range.dissolve(device, &mut arena)));
                 *phase = Phase::Resting(1);
+                self.active.store(false, Ordering::Relaxed);
             }
             return None;
         }
         if let Some(step) = &mut active.step {
             step.expected += 1;
+        }
+        if active.away > 0 {
+            return None;
         }
         if active.range.is_none() {
             if *strange > FEW && active.is_strange(*strange) {
@@ -268,12 +280,38 @@ impl Planner {
         Some(grant)
     }
 
+    /// Makes room for a request that the plan does not serve: the range is memory like any other, until
+    /// some steps later, if what else is idle would not do. Says whether it is.
+    pub fn make_room(&self, device: &Device, enter: Enter, bytes: u64) -> bool {
+        // Relaxed: a range that comes now is of no use to a request that came before.
+        if !self.active.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(mut state) = enter.lock(&self.state) else { return false };
+        let Phase::Planned(active) = &mut state.phase else { return false };
+        let (Some(range), Some(mut arena)) = (&active.range, enter.lock(&device.arena)) else {
+            return false;
+        };
+        if arena.idle_large_bytes() >= bytes || !range.dissolve(device, &mut arena) {
+            return false;
+        }
+        active.range = None;
+        active.settled = false;
+        if std::mem::take(&mut active.good) || !std::mem::replace(&mut active.left, true) {
+            active.away = AWAY;
+        } else {
+            // Again, and no step was served since: this is no plan for this program.
+            state.phase = Phase::Resting(1);
+        }
+        true
+    }
+
     /// A step begins: plans what was recorded, or gives up a plan that serves too little.
     pub fn step(&self, device: &Device, fences: &Fences, step: u64) {
         let mut state = lock(&self.state);
         let State { phase, old, strange, .. } = &mut *state;
         *strange = 0;
-        old.retain(|range| !range.release(device));
+        old.retain(|range| !range.dissolve(device, &mut lock(&device.arena)));
         match phase {
             Phase::Recording(begun) => {
                 self.recorder.step(step);
@@ -299,12 +337,15 @@ impl Planner {
             Phase::Planned(active) => {
                 let least = active.plan.requests().len() as f64 * SERVED;
                 let enough = |count: usize| count as f64 >= least;
-                let tally = active.step.unwrap_or_default();
-                if active.step.is_some() && !enough(tally.served) {
+                let Tally { expected, served } = active.step.unwrap_or_default();
+                active.good |= active.step.is_some() && enough(served);
+                let away = active.away > 0;
+                if active.step.is_some() && !enough(if away { expected } else { served }) {
+                    let mut arena = lock(&device.arena);
                     let range = active.range.take();
-                    old.extend(range.filter(|range| !range.release(device)));
+                    old.extend(range.filter(|range| !range.dissolve(device, &mut arena)));
                     // Of other shapes there is another plan; of the same there is the same.
-                    *phase = match enough(tally.expected) {
+                    *phase = match enough(expected) {
                         true => Phase::Resting(REST),
                         false => self.record(step),
                     };
@@ -319,12 +360,13 @@ impl Planner {
         }
         let planned = match phase {
             Phase::Planned(active) => {
+                active.away = active.away.saturating_sub(1);
                 active.step = Some(Tally::default());
                 true
             }
             _ => false,
         };
-        self.active.store(planned || !old.is_empty(), Ordering::Relaxed);
+        self.active.store(planned, Ordering::Relaxed);
     }
 
     fn record(&self, step: u64) -> Phase {
@@ -352,7 +394,7 @@ impl Planner {
             old.extend(active.range.take());
         }
         *phase = Phase::Over;
-        old.retain(|range| !range.release(device));
+        old.retain(|range| !range.dissolve(device, &mut lock(&device.arena)));
     }
 
     /// Checks the invariants of its ranges; panics with what is wrong.

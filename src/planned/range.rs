@@ -8,6 +8,9 @@
 //! a live place has segments over all of its bytes, and so no two live places share a byte
 //! a place that is claimed runs after the fences of all whose segments it takes: of one byte only the last count
 //! ```
+//!
+//! A range ends at any moment: places that somebody holds become blocks like any other, and what lies
+//! between them is free.
 
 use crate::block::{Fence, State, StreamId};
 use crate::config::Reuse;
@@ -15,8 +18,8 @@ use crate::core::{Device, Grant};
 use crate::fence::{Asked, Fences};
 use crate::heap::{Arena, Request};
 use crate::plan::DevicePlan;
-use crate::sync::lock;
 use std::collections::{BTreeMap, HashMap};
+use std::ops;
 
 /// A plan with memory.
 pub(super) struct Range {
@@ -27,8 +30,8 @@ pub(super) struct Range {
     bytes: u64,
     /// Each request's place, by stream and position.
     requests: HashMap<(u32, u32), Place>,
-    /// Descriptors of the places.
-    places: Vec<u32>,
+    /// Descriptors of the places, by offset and size.
+    places: BTreeMap<(u64, u64), u32>,
     /// From where on a place was the last.
     segments: BTreeMap<u64, Segment>,
 }
@@ -63,10 +66,10 @@ impl Range {
         let bytes = plan.bytes();
         let request = Request { stream, bytes, requested: bytes };
         let (block, places) = arena.lay_out(request, &all).ok()?;
-        let of = |place: (u64, u64)| all.binary_search(&place).ok().map(|at| places[at]);
+        let places: BTreeMap<_, _> = all.into_iter().zip(places).collect();
         let requests = plan.requests().iter().filter_map(|request| {
             let (offset, bytes) = (request.offset, request.bytes);
-            let place = Place { index: of((offset, bytes))?, offset, bytes };
+            let place = Place { index: *places.get(&(offset, bytes))?, offset, bytes };
             Some(((request.stream, request.position), place))
         });
         let requests = requests.collect();
@@ -85,10 +88,23 @@ impl Range {
         stream: StreamId,
     ) -> Option<Grant<'c>> {
         let place = *self.requests.get(&request)?;
-        let end = place.offset + place.bytes;
+        self.comes_after(device, fences, reuse, place.offset..place.offset + place.bytes, stream)
+            .then(|| self.hand_out(device, place, stream))
+    }
+
+    /// Whether a stream's next work comes after all that was done with these bytes, or is made to, as
+    /// `reuse` allows; and nobody holds one of them.
+    fn comes_after(
+        &self,
+        device: &Device,
+        fences: &Fences,
+        reuse: Reuse,
+        bytes: ops::Range<u64>,
+        stream: StreamId,
+    ) -> bool {
         let mut before: Vec<Fence> = Vec::new();
         let mut last = None;
-        for segment in self.over(place.offset, end) {
+        for segment in self.over(bytes.start, bytes.end) {
             if last == Some(segment.place) {
                 continue;
             }
@@ -101,7 +117,7 @@ impl Range {
             // Acquire, in `word`, pairs with the release of the free: its fences are stamped. Who claims
             // places holds the plan's lock, as we do.
             if user.word().state() != State::Cached {
-                return None;
+                return false;
             }
             user.for_each_fence(|fence| before.push(fence));
         }
@@ -111,14 +127,15 @@ impl Range {
             before.retain(|&fence| !asked.ask(fences, fence));
         }
         let waits = reuse == Reuse::Wait;
-        if !before.iter().all(|&fence| waits && matches!(fences.wait(stream, fence), Ok(true))) {
-            return None;
-        }
+        before.iter().all(|&fence| waits && matches!(fences.wait(stream, fence), Ok(true)))
+    }
+
+    fn hand_out<'c>(&mut self, device: &'c Device, place: Place, stream: StreamId) -> Grant<'c> {
         self.take(place);
         let block = device.blocks.at(place.index);
         block.reset_fences(stream);
         let hint = block.hand_out().hint(place.index);
-        Some(Grant { block, hint })
+        Grant { block, hint }
     }
 
     /// The segments that have a byte from `offset` to `end`.
@@ -146,16 +163,21 @@ impl Range {
         self.segments.insert(offset, Segment { end, place: index });
     }
 
-    /// Gives the memory back if nobody holds a place.
-    pub fn release(&self, device: &Device) -> bool {
-        let held = |&index: &u32| device.blocks.at(index).word().state() != State::Cached;
-        if self.places.iter().any(held) {
-            return false;
-        }
-        // Of each stream the last.
-        let mut last = vec![parts(self.born)];
-        for segment in self.segments.values().filter(|segment| segment.place != 0) {
-            device.blocks.at(segment.place).for_each_fence(|fence| last.push(parts(fence)));
+    /// Ends the range. Only where there are no more descriptors it stays as it was: false.
+    pub fn dissolve(&self, device: &Device, arena: &mut Arena) -> bool {
+        let places: Vec<u32> = self.places.values().copied().collect();
+        let counts = device.movables.are_on();
+        arena.dissolve(self.block, &places, counts, |gap| self.last_uses(device, gap))
+    }
+
+    /// The fences of the last uses of these bytes, in nobody's hands: of each stream the last.
+    fn last_uses(&self, device: &Device, bytes: ops::Range<u64>) -> Vec<Fence> {
+        let mut last = Vec::new();
+        for segment in self.over(bytes.start, bytes.end) {
+            match segment.place {
+                0 => last.push(parts(self.born)),
+                place => device.blocks.at(place).for_each_fence(|fence| last.push(parts(fence))),
+            }
         }
         last.sort_unstable();
         let mut kept: Vec<Fence> = Vec::new();
@@ -165,8 +187,7 @@ impl Range {
                 None => kept.push(Fence::new(stream, q)),
             }
         }
-        lock(&device.arena).take_up(self.block, &self.places, &kept);
-        true
+        kept
     }
 
     /// Checks the invariants; panics with what is wrong.
@@ -179,7 +200,7 @@ impl Range {
         }
         assert_eq!(at, self.bytes, "segments end before the range");
         let base = device.blocks.at(self.block).address();
-        for &index in &self.places {
+        for &index in self.places.values() {
             let place = device.blocks.at(index);
             if place.word().state() != State::Live {
                 continue;
