@@ -7,8 +7,9 @@ mod support;
 use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
 use millpond::{
-    Bucket, BucketLimit, Buckets, Builder, Caching, Coalescing, DeviceId, Error, Growth, Headroom,
-    LimitedBy, Merging, Pool, Preallocation, Recycling, Stats, Stream,
+    Bucket, BucketLimit, Buckets, Budget, Builder, Caching, Coalescing, Defragmentation, DeviceId,
+    Error, Growth, Headroom, Level, Lifetime, LimitedBy, Merging, Pool, Preallocation, Recycling,
+    Stats, Stream,
 };
 use millpond_simgpu::Sim;
 use std::sync::Arc;
@@ -292,4 +293,23 @@ fn without_stitching_pages_stay_while_there_are_others() {
         let _large = bench.get(8 * MIB);
         assert_eq!(bench.reserved() > before, !stitching);
     }
+}
+
+/// What steps have in use counts blocks where they lie: lasting ones beside the chunks, and others that
+/// the last resort takes from one.
+#[test]
+fn large_blocks_count_where_they_lie() {
+    let blocks = |capacity: u64, kinds: [Lifetime; 2]| {
+        let bench = on(true, |pool| {
+            let all = Defragmentation::Compaction { budget: Budget::Unlimited };
+            pool.capacity(capacity).defragmentation(all)
+        });
+        let held = kinds.map(|kind| bench.stream.alloc_as::<u8>(MIB as usize, kind).unwrap());
+        bench.pool.check_invariants_at(Level::Full);
+        drop(held);
+        bench.pool.check_invariants_at(Level::Full);
+        bench.pool.stats().devices[0].buddy.chunks
+    };
+    assert_eq!(blocks(2 * MIB, [Lifetime::Persistent; 2]), 0);
+    assert_eq!(blocks(4 * MIB, [Lifetime::Persistent, Lifetime::Transient]), 1);
 }

@@ -71,6 +71,9 @@ impl Core {
             None => self.find_extent(lease, device, request, enter)?,
         };
         grant.block.set_requested(bytes);
+        if device.movables.are_on() && grant.block.is_large_extent() {
+            device.gauge.large_taken(grant.block.size());
+        }
         if let Some(recorder) = &device.recorder {
             recorder.allocated(grant.hint, stream, bytes);
         }
@@ -102,9 +105,6 @@ impl Core {
             Some(found) => found,
             None => (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap),
         };
-        if device.movables.are_on() && !size::is_small(bytes) && !matches!(layer, Layer::Planned) {
-            device.gauge.large_taken(grant.block.size());
-        }
         if let Some(planner) = &device.planner {
             planner.allocated(grant.hint, stream, bytes);
         }

@@ -63,6 +63,7 @@ impl Core {
             planner.freeing(block, hint);
         }
         let (stream, bytes) = (block.stream(), block.size());
+        let counted = device.movables.are_on() && block.is_large_extent();
         let uses = word.has(Word::USES);
         if uses {
             block.stamp_open(|stream| self.fences.stamp(stream));
@@ -98,7 +99,7 @@ impl Core {
             self.settle_late_free();
             return;
         }
-        if large && !apart && !planned && device.movables.are_on() {
+        if counted {
             device.gauge.large_freed(bytes);
         }
         if planned || self.uncached {
