@@ -317,7 +317,9 @@ impl Builder {
         if asked.is_some_and(|bytes| bytes < info.memory_bytes) {
             settings.limited_by = LimitedBy::Capacity;
         }
-        let mut limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
+        // There is no more than the device has, whatever may be taken.
+        let most = asked.unwrap_or(u64::MAX).min(info.memory_bytes);
+        let mut limit = most / page_bytes * page_bytes;
         if let Preallocation::Fixed { bytes } = settings.preallocation {
             let fixed = bytes.min(i64::MAX as u64).next_multiple_of(page_bytes);
             if fixed <= limit {

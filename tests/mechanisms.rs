@@ -99,6 +99,14 @@ fn a_fixed_pool_takes_all_at_once_and_says_why_there_is_no_more() {
             assert_eq!(bench.calls_for_memory(), calls, "no driver call after the first");
         }
     }
+    // Of a device's memory there is no more than all.
+    let growth = Growth { initial: u64::MAX, ..Growth::default() };
+    for all in [Preallocation::Fixed { bytes: u64::MAX }, Preallocation::Growing(growth)] {
+        for capacity in [u64::MAX, 1 << 40] {
+            let bench = on(true, |pool| pool.capacity(capacity).preallocation(all));
+            assert_eq!(bench.reserved(), 1 << 30, "{all:?} within {capacity}");
+        }
+    }
     let sim = Sim::builder().capacity(64 * MIB).build().unwrap();
     let other = SimDriver::new(sim.clone());
     let page = other.create_page(D0, 2 * MIB).unwrap();
