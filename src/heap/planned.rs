@@ -1,7 +1,7 @@
-//! A plan's range, as the arena sees it: one live block, the *range*, over which further descriptors lie.
+//! A plan's range, as the arena sees it: one extent, the *range*, over which further descriptors lie.
 //!
 //! ```text
-//! PLANNED on an extent's word      a range: live, in nobody's hands
+//! PLANNED on an extent's word      a range: in state Chunk, since it is in nobody's hands, nor idle
 //! PLANNED on another's             a place in a range: Live or Cached; no extent, in no list, no cache, no note
 //! one place for each offset and size;  places of one offset are linked by `note`, the map has the first
 //! ```
@@ -13,6 +13,7 @@ use super::arena::{Arena, Denied, LARGE, Request};
 use super::extent::Links;
 use crate::block::{Descriptor, Fence, FenceSet, State, Word};
 use crate::sync::Ordering;
+use std::collections::HashSet;
 
 impl Arena {
     /// A range of so many bytes, for work that `stream` is given from now on, with a descriptor for each of
@@ -22,7 +23,13 @@ impl Arena {
         request: Request,
         places: &[(u64, u64)],
     ) -> Result<(u32, Vec<u32>), Denied> {
-        let (range, _) = self.allocate(request)?;
+        let (range, word) = self.allocate(request)?;
+        if word.has(Word::APART) {
+            // Memory is so short that this is a part of a chunk, and no extent.
+            self.return_apart(range);
+            return Err(self.out_of_memory(request, self.cached_bytes()));
+        }
+        self.block(range).set_state(State::Chunk);
         self.block(range).set_planned(true);
         let base = self.block(range).address();
         let mut indexes: Vec<u32> = Vec::with_capacity(places.len());
@@ -70,7 +77,8 @@ impl Arena {
             block.set_planned(false);
             block.note.store(0, Ordering::Relaxed);
         }
-        self.planned.retain(|index| !places.contains(index));
+        let gone: HashSet<u32> = places.iter().copied().collect();
+        self.planned.retain(|index| !gone.contains(index));
         self.spares.extend(places);
         let block = self.block(range);
         block.set_state(State::Claimed);
@@ -85,13 +93,17 @@ impl Arena {
 
     /// Calls `each` with every block in a user's hands.
     pub(super) fn for_each_held(&self, mut each: impl FnMut(&Descriptor)) {
-        let mut held = |block: &Descriptor, is_range: bool| {
-            if block.word().state() == State::Live && !is_range {
+        self.for_each_block(|_, block| {
+            if block.word().state() == State::Live {
                 each(block);
             }
-        };
-        self.for_each_extent(|_, block| held(block, block.word().has(Word::PLANNED)));
-        self.for_each_apart(|_, block| held(block, false));
-        self.planned.iter().for_each(|&index| held(self.block(index), false));
+        });
+    }
+
+    /// Calls `each` with every extent, every block in a chunk, and every place of a plan.
+    pub(super) fn for_each_block(&self, mut each: impl FnMut(u32, &Descriptor)) {
+        self.for_each_extent(&mut each);
+        self.for_each_apart(&mut each);
+        self.planned.iter().for_each(|&index| each(index, self.block(index)));
     }
 }

@@ -9,7 +9,7 @@ use super::extent::List;
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::plan::Bound;
-use crate::block::{Descriptor, Fence, State, Word};
+use crate::block::{Fence, State, Word};
 use crate::config::{Preallocation, Reuse};
 use crate::driver::DriverResult;
 use crate::fence::Earliest;
@@ -205,11 +205,9 @@ impl Arena {
     /// Blocks that users hold, or are about to free.
     pub fn live_blocks(&self) -> u64 {
         let mut live = 0;
-        let mut each = |_, block: &Descriptor| {
+        self.for_each_block(|_, block| {
             live += u64::from(matches!(block.word().state(), State::Live | State::Claimed));
-        };
-        self.for_each_extent(&mut each);
-        self.for_each_apart(each);
+        });
         live
     }
 
