@@ -263,6 +263,12 @@ impl Pool {
         self.0.check_process()?;
         let device = self.0.device(device)?;
         lock(&device.arena).trim(target)?;
+        // A plan's range, if nobody holds a place of it, only where more is wanted.
+        if device.gauge.reserved() > target
+            && device.planner.as_ref().is_some_and(|planner| planner.trim(device, Enter::Wait))
+        {
+            lock(&device.arena).trim(target)?;
+        }
         Ok(device.gauge.reserved())
     }
 

@@ -306,6 +306,51 @@ fn a_plan_too_large_for_the_device_is_dropped() {
     end(&sim, pool);
 }
 
+/// A pool of so many bytes, with steps of one block of `bytes` that have been planned, and a stream.
+fn small_pool(sim: &Sim, capacity: u64, bytes: usize) -> (Pool, Stream) {
+    let builder = Pool::builder(SimDriver::new(sim.clone())).capacity(capacity);
+    let pool = builder.planned(Planning::default()).build().unwrap();
+    let stream = pool.stream(DEVICE).unwrap();
+    for _ in 0..4 {
+        pool.begin_step();
+        drop(stream.alloc::<u8>(bytes).unwrap());
+    }
+    assert_eq!(pool.stats().hits.planned, 2);
+    (pool, stream)
+}
+
+/// While nobody holds a place of it a range is idle memory, for those who need it and for the driver.
+#[test]
+fn an_idle_range_is_nobodys_loss() {
+    let sim = sim();
+    let (pool, stream) = small_pool(&sim, 32 << 20, 20 * MIB);
+    assert_eq!(pool.trim(DEVICE, 20 << 20), Ok(20 << 20), "more went than was to");
+    pool.trim(DEVICE, 0).unwrap();
+    (0..10).for_each(|_| sim.tick());
+    assert_eq!(pool.trim(DEVICE, 0), Ok(0), "a range that nobody holds a place of");
+    drop(stream.alloc::<u8>(20 * MIB).unwrap());
+    pool.begin_step();
+    drop(stream.alloc::<u8>(20 * MIB).unwrap());
+    assert_eq!(pool.stats().hits.planned, 3, "the plan is as good as before");
+    drop(stream.alloc::<u8>(30 * MIB).unwrap());
+    assert!(pool.plan().devices().is_empty(), "it gave way");
+    pool.check_invariants_at(Level::Full);
+    // Steps go on to recur, and are planned again.
+    for _ in 0..4 {
+        pool.begin_step();
+        drop(stream.alloc::<u8>(20 * MIB).unwrap());
+    }
+    assert!(pool.stats().hits.planned > 3);
+    // One whose place is held gives way when that is free.
+    pool.begin_step();
+    let held = stream.alloc::<u8>(20 * MIB).unwrap();
+    assert!(matches!(stream.alloc::<u8>(30 * MIB), Err(Error::OutOfMemory(_))));
+    drop(held);
+    drop(stream.alloc::<u8>(30 * MIB).unwrap());
+    drop(stream);
+    end(&sim, pool);
+}
+
 /// A range is an extent: not a part of a chunk, when there is no other memory.
 #[test]
 fn a_range_is_not_in_a_chunk() {

@@ -235,6 +235,7 @@ impl Core {
         enter: Enter,
         serve: Serve,
     ) -> Result<Grant<'c>> {
+        let mut given_way = false;
         loop {
             // The callback may come back in a child.
             self.check_process()?;
@@ -249,6 +250,14 @@ impl Core {
                 Err(Denied::Descriptors) => return Err(Error::TooManyBlocks { device: device.id }),
                 Err(Denied::OutOfMemory(report)) => report,
             };
+            // A plan's range is idle memory, too, while nobody holds a place of it.
+            if !given_way
+                && request.bytes <= device.limit
+                && device.planner.as_ref().is_some_and(|planner| planner.give_way(device, enter))
+            {
+                given_way = true;
+                continue;
+            }
             // Without the arena's lock: the callback may free, and allocate elsewhere.
             match &self.rescue {
                 Some(rescue) if rescue.0(&report) => device.gauge.count(Rung::Callback),

@@ -220,7 +220,7 @@ impl Planner {
         let Phase::Planned(active) = phase else {
             *strange += 1;
             if strange.is_multiple_of(TRIES) {
-                old.retain(|range| !range.release(device));
+                old.retain(|range| !range.release(device, enter));
                 self.active.store(!old.is_empty(), Ordering::Relaxed);
             }
             return None;
@@ -273,7 +273,7 @@ impl Planner {
         let mut state = lock(&self.state);
         let State { phase, old, strange, .. } = &mut *state;
         *strange = 0;
-        old.retain(|range| !range.release(device));
+        old.retain(|range| !range.release(device, Enter::Wait));
         match phase {
             Phase::Recording(begun) => {
                 self.recorder.step(step);
@@ -302,7 +302,7 @@ impl Planner {
                 let tally = active.step.unwrap_or_default();
                 if active.step.is_some() && !enough(tally.served) {
                     let range = active.range.take();
-                    old.extend(range.filter(|range| !range.release(device)));
+                    old.extend(range.filter(|range| !range.release(device, Enter::Wait)));
                     // Of other shapes there is another plan; of the same there is the same.
                     *phase = match enough(tally.expected) {
                         true => Phase::Resting(REST),
@@ -352,7 +352,40 @@ impl Planner {
             old.extend(active.range.take());
         }
         *phase = Phase::Over;
-        old.retain(|range| !range.release(device));
+        old.retain(|range| !range.release(device, Enter::Wait));
+    }
+
+    /// All idle memory is wanted: gives back what nobody holds a place of. Says whether there was any.
+    pub fn trim(&self, device: &Device, enter: Enter) -> bool {
+        let Some(mut state) = enter.lock(&self.state) else { return false };
+        let State { phase, old, .. } = &mut *state;
+        let before = old.len();
+        old.retain(|range| !range.release(device, enter));
+        let mut any = old.len() < before;
+        if let Phase::Planned(active) = phase
+            && active.range.as_ref().is_some_and(|range| range.release(device, enter))
+        {
+            // The next request that is as planned takes memory again.
+            active.range = None;
+            any = true;
+        }
+        any
+    }
+
+    /// There is no memory for others: the plan is over, and its range memory like any other once nobody
+    /// holds a place of it. Says whether any is so already.
+    pub fn give_way(&self, device: &Device, enter: Enter) -> bool {
+        let Some(mut state) = enter.lock(&self.state) else { return false };
+        let State { phase, old, .. } = &mut *state;
+        if let Phase::Planned(active) = phase
+            && let Some(range) = active.range.take()
+        {
+            old.push(range);
+            *phase = Phase::Resting(1);
+        }
+        let before = old.len();
+        old.retain(|range| !range.release(device, enter));
+        old.len() < before
     }
 
     /// Checks the invariants of its ranges; panics with what is wrong.

@@ -11,11 +11,10 @@
 
 use crate::block::{Fence, State, StreamId};
 use crate::config::Reuse;
-use crate::core::{Device, Grant};
+use crate::core::{Device, Enter, Grant};
 use crate::fence::{Asked, Fences};
 use crate::heap::{Arena, Request};
 use crate::plan::DevicePlan;
-use crate::sync::lock;
 use std::collections::{BTreeMap, HashMap};
 
 /// A plan with memory.
@@ -146,12 +145,13 @@ impl Range {
         self.segments.insert(offset, Segment { end, place: index });
     }
 
-    /// Gives the memory back if nobody holds a place.
-    pub fn release(&self, device: &Device) -> bool {
+    /// Gives the memory back if nobody holds a place, and the arena may be waited for or is free.
+    pub fn release(&self, device: &Device, enter: Enter) -> bool {
         let held = |&index: &u32| device.blocks.at(index).word().state() != State::Cached;
         if self.places.iter().any(held) {
             return false;
         }
+        let Some(mut arena) = enter.lock(&device.arena) else { return false };
         // Of each stream the last.
         let mut last = vec![parts(self.born)];
         for segment in self.segments.values().filter(|segment| segment.place != 0) {
@@ -165,7 +165,7 @@ impl Range {
                 None => kept.push(Fence::new(stream, q)),
             }
         }
-        lock(&device.arena).take_up(self.block, &self.places, &kept);
+        arena.take_up(self.block, &self.places, &kept);
         true
     }
 
