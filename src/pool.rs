@@ -254,7 +254,8 @@ impl Pool {
     /// as far as whole pages are idle and the work that used them is over. Gives nothing back while a
     /// stream of the device captures. Without virtual memory management it is whole plain allocations
     /// that go back, once all of the device's work is over, which is waited for as long as
-    /// [`Builder::host_wait`] says. Returns the bytes still reserved.
+    /// [`Builder::host_wait`] says. A plan's range goes too where nobody holds a place of it, and comes back
+    /// with the plan's next request ([`Builder::planned`]). Returns the bytes still reserved.
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`], [`Error::Forked`], or a driver error: what was not given back stays
