@@ -223,7 +223,8 @@ impl Builder {
 
     /// Gives the large requests that recur from step to step a place each in one range of memory, by a
     /// plan in hand or by one that the pool makes of what it is asked for: see [`Planning`]. A request
-    /// that differs from the plan, or whose place is taken, is served as always. Asks that
+    /// that differs from the plan, or whose place is taken, is served as always; one for which there is no
+    /// memory but what the plan has, and nobody holds, ends the plan. Asks that
     /// [`Pool::begin_step`] says where steps begin. Default: off.
     #[must_use]
     pub fn planned(mut self, planning: Planning) -> Self {
@@ -317,7 +318,9 @@ impl Builder {
         if asked.is_some_and(|bytes| bytes < info.memory_bytes) {
             settings.limited_by = LimitedBy::Capacity;
         }
-        let mut limit = asked.unwrap_or(info.memory_bytes) / page_bytes * page_bytes;
+        // There is no more than the device has, whatever may be taken.
+        let most = asked.unwrap_or(u64::MAX).min(info.memory_bytes);
+        let mut limit = most / page_bytes * page_bytes;
         if let Preallocation::Fixed { bytes } = settings.preallocation {
             let fixed = bytes.min(i64::MAX as u64).next_multiple_of(page_bytes);
             if fixed <= limit {

@@ -254,7 +254,8 @@ impl Pool {
     /// as far as whole pages are idle and the work that used them is over. Gives nothing back while a
     /// stream of the device captures. Without virtual memory management it is whole plain allocations
     /// that go back, once all of the device's work is over, which is waited for as long as
-    /// [`Builder::host_wait`] says. Returns the bytes still reserved.
+    /// [`Builder::host_wait`] says. A plan's range goes too, but for the places that are held, and comes back
+    /// with the plan: with its next request, or some steps later where places were held. Returns the bytes still reserved.
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`], [`Error::Forked`], or a driver error: what was not given back stays
@@ -263,6 +264,12 @@ impl Pool {
         self.0.check_process()?;
         let device = self.0.device(device)?;
         lock(&device.arena).trim(target)?;
+        // What a plan's range has left, only where more is wanted.
+        if device.gauge.reserved() > target
+            && device.planner.as_ref().is_some_and(|planner| planner.trim(device, Enter::Wait))
+        {
+            lock(&device.arena).trim(target)?;
+        }
         Ok(device.gauge.reserved())
     }
 

@@ -16,6 +16,9 @@ use crate::size;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Entries that a queue may always have.
+const ROOM: usize = 1024;
+
 /// A moment, by both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
@@ -66,6 +69,8 @@ pub struct Recycler {
     bytes: [u64; BUCKETS],
     /// Entries since all of a queue were looked at.
     unseen: [usize; BUCKETS],
+    /// Entries that a queue may have before those leave that a later one of their block has replaced.
+    room: [usize; BUCKETS],
     turns: u64,
     /// The last turn of each block, by descriptor: an earlier entry of it counts no more.
     latest: Vec<u64>,
@@ -81,6 +86,7 @@ impl Recycler {
             queues: Default::default(),
             bytes: [0; BUCKETS],
             unseen: [0; BUCKETS],
+            room: [0; BUCKETS],
             turns: 0,
             latest: Vec::new(),
         })
@@ -136,6 +142,28 @@ impl Recycler {
         self.queues[bucket as usize].push_back(Waiting { hint, bytes, since, turn: self.turns });
         self.bytes[bucket as usize] += bytes;
         self.unseen[bucket as usize] += 1;
+        if self.queues[bucket as usize].len() > self.room[bucket as usize] {
+            self.thin_out(bucket);
+        }
+    }
+
+    /// Drops the entries of blocks that have later ones: a block that the heap hands out and gets back
+    /// again and again has one each time, and no bound may ever be met.
+    fn thin_out(&mut self, bucket: Bucket) {
+        let at = bucket as usize;
+        let (bytes, latest) = (&mut self.bytes[at], &self.latest);
+        self.queues[at].retain(|waiting| {
+            let stays = latest[waiting.hint.index() as usize] == waiting.turn;
+            *bytes -= if stays { 0 } else { waiting.bytes };
+            stays
+        });
+        self.room[at] = 2 * self.queues[at].len() + ROOM;
+    }
+
+    /// Host memory held, in bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        let entries: usize = self.queues.iter().map(VecDeque::capacity).sum();
+        (entries * size_of::<Waiting>() + self.latest.capacity() * size_of::<u64>()) as u64
     }
 
     /// Bytes and blocks that wait, by bucket. Entries that are out of date count.
@@ -311,6 +339,7 @@ mod tests {
             queues: Default::default(),
             bytes: [0; BUCKETS],
             unseen: [0; BUCKETS],
+            room: [0; BUCKETS],
             turns: 0,
             latest: Vec::new(),
         }
@@ -320,6 +349,22 @@ mod tests {
         let mut delay = Recycling { low: 0.1, high: 0.2, batch: 1, ..Recycling::default() };
         change(&mut delay);
         recycler(Caching::Open, Some(delay))
+    }
+
+    /// With bounds that are never met, what a recycler knows of a block is known once.
+    #[test]
+    fn what_was_replaced_does_not_stay() {
+        let mut recycler = recycler(Caching::Simple { limit: u64::MAX }, None);
+        for turn in 1..100_000 {
+            for number in 1..=3 {
+                assert!(recycler.admit(Hint(turn << Hint::INDEX_BITS | number), MIB, at(turn, 0)));
+            }
+            assert!(recycler.due(at(turn, 0), USAGE, |_| Look::Waits).is_empty());
+        }
+        let [(_, small), (bytes, medium), _] = recycler.waiting();
+        assert!(small + medium <= ROOM + 8, "{} entries of three blocks", small + medium);
+        assert_eq!(bytes, medium as u64 * MIB);
+        assert!(recycler.heap_bytes() < 1 << 20);
     }
 
     fn hint(number: u64) -> Hint {

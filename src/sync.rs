@@ -80,6 +80,16 @@ impl<T> UnsafeCell<T> {
     }
 }
 
+/// Lets other threads get on for a time.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) fn pause(time: std::time::Duration) {
+    std::thread::sleep(time);
+}
+
+/// Models and compositions know no time.
+#[cfg(any(loom, shuttle))]
+pub(crate) fn pause(_: std::time::Duration) {}
+
 /// What `each` answers for every item, asked for in parallel; but one after the other in a forked
 /// child, which has none of the threads that rayon started before.
 #[cfg(not(any(loom, shuttle)))]

@@ -7,8 +7,9 @@ mod support;
 use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
 use millpond::{
-    Bucket, BucketLimit, Buckets, Builder, Caching, Coalescing, DeviceId, Error, Growth, Headroom,
-    LimitedBy, Merging, Pool, Preallocation, Recycling, Stats, Stream,
+    Bucket, BucketLimit, Buckets, Budget, Builder, Caching, Coalescing, Defragmentation, DeviceId,
+    Error, Growth, Headroom, Level, Lifetime, LimitedBy, Merging, Pool, Preallocation, Recycling,
+    Stats, Stream,
 };
 use millpond_simgpu::Sim;
 use std::sync::Arc;
@@ -96,6 +97,14 @@ fn a_fixed_pool_takes_all_at_once_and_says_why_there_is_no_more() {
         drop(bench.get(60 * MIB));
         if !virtual_memory {
             assert_eq!(bench.calls_for_memory(), calls, "no driver call after the first");
+        }
+    }
+    // Of a device's memory there is no more than all.
+    let growth = Growth { initial: u64::MAX, ..Growth::default() };
+    for all in [Preallocation::Fixed { bytes: u64::MAX }, Preallocation::Growing(growth)] {
+        for capacity in [u64::MAX, 1 << 40] {
+            let bench = on(true, |pool| pool.capacity(capacity).preallocation(all));
+            assert_eq!(bench.reserved(), 1 << 30, "{all:?} within {capacity}");
         }
     }
     let sim = Sim::builder().capacity(64 * MIB).build().unwrap();
@@ -292,4 +301,23 @@ fn without_stitching_pages_stay_while_there_are_others() {
         let _large = bench.get(8 * MIB);
         assert_eq!(bench.reserved() > before, !stitching);
     }
+}
+
+/// What steps have in use counts blocks where they lie: lasting ones beside the chunks, and others that
+/// the last resort takes from one.
+#[test]
+fn large_blocks_count_where_they_lie() {
+    let blocks = |capacity: u64, kinds: [Lifetime; 2]| {
+        let bench = on(true, |pool| {
+            let all = Defragmentation::Compaction { budget: Budget::Unlimited };
+            pool.capacity(capacity).defragmentation(all)
+        });
+        let held = kinds.map(|kind| bench.stream.alloc_as::<u8>(MIB as usize, kind).unwrap());
+        bench.pool.check_invariants_at(Level::Full);
+        drop(held);
+        bench.pool.check_invariants_at(Level::Full);
+        bench.pool.stats().devices[0].buddy.chunks
+    };
+    assert_eq!(blocks(2 * MIB, [Lifetime::Persistent; 2]), 0);
+    assert_eq!(blocks(4 * MIB, [Lifetime::Persistent, Lifetime::Transient]), 1);
 }

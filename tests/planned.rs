@@ -2,7 +2,7 @@
 
 use millpond::driver::sim::SimDriver;
 use millpond::plan::Plan;
-use millpond::{Buffer, DeviceId, Level, Planning, Pool, Reuse, Stream};
+use millpond::{Buffer, DeviceId, Error, Level, Lifetime, Planning, Pool, Reuse, Stream};
 use millpond_simgpu::{Completion, Sim, Touch};
 use std::collections::BTreeMap;
 
@@ -384,5 +384,106 @@ fn a_plan_too_large_for_the_device_is_dropped() {
     assert_eq!(pool.stats().hits.planned, 0);
     assert!(pool.plan().devices().is_empty());
     drop(stream);
+    end(&sim, pool);
+}
+
+/// A pool of so many bytes, with steps of one block of `bytes` that have been planned, and a stream.
+fn small_pool(sim: &Sim, capacity: u64, bytes: usize) -> (Pool, Stream) {
+    let builder = Pool::builder(SimDriver::new(sim.clone())).capacity(capacity);
+    let pool = builder.planned(Planning::default()).build().unwrap();
+    let stream = pool.stream(DEVICE).unwrap();
+    for _ in 0..4 {
+        pool.begin_step();
+        drop(stream.alloc::<u8>(bytes).unwrap());
+    }
+    assert_eq!(pool.stats().hits.planned, 2);
+    (pool, stream)
+}
+
+/// While nobody holds a place of it a range is idle memory, for those who need it and for the driver.
+#[test]
+fn an_idle_range_is_nobodys_loss() {
+    let sim = sim();
+    let (pool, stream) = small_pool(&sim, 32 << 20, 20 * MIB);
+    assert_eq!(pool.trim(DEVICE, 20 << 20), Ok(20 << 20), "more went than was to");
+    pool.trim(DEVICE, 0).unwrap();
+    (0..10).for_each(|_| sim.tick());
+    assert_eq!(pool.trim(DEVICE, 0), Ok(0), "a range that nobody holds a place of");
+    drop(stream.alloc::<u8>(20 * MIB).unwrap());
+    pool.begin_step();
+    drop(stream.alloc::<u8>(20 * MIB).unwrap());
+    assert_eq!(pool.stats().hits.planned, 3, "the plan is as good as before");
+    drop(stream.alloc::<u8>(30 * MIB).unwrap());
+    pool.check_invariants_at(Level::Full);
+    // Some steps later it has a range again.
+    for _ in 0..4 {
+        pool.begin_step();
+        drop(stream.alloc::<u8>(20 * MIB).unwrap());
+    }
+    assert!(pool.stats().hits.planned > 3);
+    // One whose place is held makes room for what there is room for.
+    pool.begin_step();
+    let held = stream.alloc::<u8>(20 * MIB).unwrap();
+    assert!(matches!(stream.alloc::<u8>(30 * MIB), Err(Error::OutOfMemory(_))));
+    let other = stream.alloc::<u8>(12 * MIB).unwrap();
+    pool.check_invariants_at(Level::Full);
+    drop((held, other));
+    drop(stream.alloc::<u8>(30 * MIB).unwrap());
+    drop(stream);
+    end(&sim, pool);
+}
+
+/// A range is an extent: not a part of a chunk, when there is no other memory.
+#[test]
+fn a_range_is_not_in_a_chunk() {
+    let sim = sim();
+    let builder = Pool::builder(SimDriver::new(sim.clone())).capacity(10 << 20);
+    let pool = builder.planned(Planning::default()).build().unwrap();
+    let stream = pool.stream(DEVICE).unwrap();
+    let lasting = stream.alloc_as::<u8>(MIB, Lifetime::Persistent).unwrap();
+    assert_eq!(pool.stats().devices[0].buddy.chunks, 1);
+    let other = pool.stream(DEVICE).unwrap();
+    for number in 0..4 {
+        pool.begin_step();
+        // Where the plan would have its range.
+        let others = (number >= 2).then(|| other.alloc::<u8>(6 * MIB).unwrap());
+        for _ in 0..8 {
+            let first = stream.alloc::<u8>(2 * MIB).unwrap();
+            pool.check_invariants_at(Level::Full);
+            drop(first);
+        }
+        drop(others);
+        pool.check_invariants_at(Level::Full);
+    }
+    assert_eq!(pool.stats().hits.planned, 0, "there was memory for a range");
+    assert!(pool.stats().devices[0].ladder.gathered > 0);
+    drop(lasting);
+    drop((stream, other));
+    pool.trim(DEVICE, 0).unwrap();
+    end(&sim, pool);
+}
+
+/// The address of a range leads to the place that starts there, or to nothing.
+#[cfg(feature = "serde")]
+#[test]
+fn a_range_is_nobodys_to_free() {
+    let path = std::env::temp_dir().join(format!("millpond-range-{}.json", std::process::id()));
+    let request =
+        r#"{"stream":0,"position":0,"bytes":4194304,"offset":4194304,"first":0,"last":0}"#;
+    let device = format!(r#"{{"device":0,"bytes":8388608,"slots":1,"requests":[{request}]}}"#);
+    std::fs::write(&path, format!(r#"{{"version":1,"devices":[{device}]}}"#)).unwrap();
+    let plan = Plan::load(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let sim = sim();
+    let pool = planned(&sim, Planning { plan: Some(plan), steps: 2 });
+    let stream = pool.stream(DEVICE).unwrap();
+    pool.begin_step();
+    let block = stream.alloc::<u8>(4 * MIB).unwrap();
+    assert_eq!(pool.stats().hits.planned, 1);
+    let range = block.address() - 4 * MIB as u64;
+    assert_eq!(pool.free(range), Err(Error::UnknownAddress { address: range }));
+    assert!(pool.record_use(range, &stream).is_err() && pool.pin(range).is_err());
+    pool.check_invariants_at(Level::Full);
+    drop((block, stream));
     end(&sim, pool);
 }

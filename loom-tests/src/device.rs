@@ -224,6 +224,28 @@ impl Pond {
         }
     }
 
+    /// A plan's range in the heap, with its places: the range's descriptor, and theirs.
+    pub fn lay_out(&self, on: Stream, bytes: u64, places: &[(u64, u64)]) -> (u32, Vec<u32>) {
+        let request = Request { stream: on.id, bytes, requested: bytes };
+        let mut arena = self.device().arena.lock().expect("nothing panicked in it");
+        arena.lay_out(request, places).expect("memory for a range")
+    }
+
+    /// Hands a place of a range to a user, as the plan's holder.
+    pub fn claim_place(&self, index: u32, on: Stream) -> Held {
+        let block = self.blocks().at(index);
+        block.reset_fences(on.id);
+        self.held(block.hand_out().hint(index))
+    }
+
+    /// Ends a range whose bytes were last used by `last`.
+    pub fn dissolve(&self, range: u32, places: &[u32], last: Stream) {
+        self.streams.turns.next();
+        let stamp = self.streams.fences.stamp(last.id);
+        let mut arena = self.device().arena.lock().expect("nothing panicked in it");
+        assert!(arena.dissolve(range, places, false, |_| vec![stamp]), "descriptors");
+    }
+
     /// Claims the block that a hint leads to.
     pub fn claim(&self, hint: Hint) -> Option<Held> {
         self.streams.turns.next();

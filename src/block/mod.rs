@@ -78,6 +78,13 @@ impl Descriptor {
         (class < size::CLASSES).then_some(class)
     }
 
+    /// Owner only: whether it is a large block that is an extent of its own, neither in a chunk nor in a
+    /// plan's range.
+    pub fn is_large_extent(&self) -> bool {
+        let word = self.word();
+        !size::is_small(self.size()) && !word.has(Word::APART) && !word.has(Word::PLANNED)
+    }
+
     /// Bytes the user asked for.
     pub fn requested(&self) -> u64 {
         let stored = u64::from(self.requested.load(Ordering::Relaxed) & !RAW);

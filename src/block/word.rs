@@ -26,7 +26,7 @@ pub enum State {
     Claimed = 4,
     /// Held by a user.
     Live = 5,
-    /// An extent that the buddy system cuts up.
+    /// An extent that the buddy system cuts up, or a plan has for its places.
     Chunk = 6,
 }
 

@@ -6,7 +6,8 @@ pub enum Preallocation {
     /// When a request needs it.
     #[default]
     OnDemand,
-    /// So many bytes of each device when the pool is built, rounded up to pages, and none after that.
+    /// So many bytes of each device when the pool is built, rounded up to pages, and none after that; all
+    /// that the capacity allows where that is less.
     Fixed {
         /// Bytes of each device.
         bytes: u64,

@@ -72,6 +72,11 @@ impl Core {
             None => self.find_extent(lease, device, request, enter)?,
         };
         grant.block.set_requested(bytes);
+        // A place in a plan's range counts once the range has ended, whoever sees to that.
+        let counts = device.movables.are_on() && !matches!(layer, Layer::Planned);
+        if counts && grant.block.is_large_extent() {
+            device.gauge.large_taken(grant.block.size());
+        }
         if let Some(recorder) = &device.recorder {
             recorder.allocated(grant.hint, stream, bytes);
         }
@@ -110,10 +115,6 @@ impl Core {
                 (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap)
             }
         };
-        let planned = grant.block.word().has(Word::PLANNED);
-        if device.movables.are_on() && !size::is_small(bytes) && !planned {
-            device.gauge.large_taken(grant.block.size());
-        }
         if let Some(planner) = &device.planner {
             planner.allocated(grant.hint, stream, bytes);
         }
@@ -258,7 +259,8 @@ impl Core {
                 Err(Denied::Descriptors) => return Err(Error::TooManyBlocks { device: device.id }),
                 Err(Denied::OutOfMemory(report)) => report,
             };
-            if self.make_room(device, enter, u64::MAX) {
+            // What a plan's range has left is idle memory, too.
+            if request.bytes <= device.limit && self.make_room(device, enter, u64::MAX) {
                 continue;
             }
             // Without the arena's lock: the callback may free, and allocate elsewhere.

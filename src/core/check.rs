@@ -3,6 +3,7 @@
 //! ```text
 //! a hint whose tag is its block's      =>  the block is cached, and of the size it is filed under
 //! one in a stream's cache or bins      =>  the block waits for that stream alone
+//! where blocks may move, the gauge of large blocks' bytes is what users hold of them
 //! ```
 
 use super::{Core, Device, chunk_key};
@@ -22,6 +23,10 @@ impl Core {
         }
         if level >= Level::Full {
             self.fences.check();
+            for device in self.devices.iter().filter(|device| device.movables.are_on()) {
+                let held = lock(&device.arena).large_extents();
+                assert_eq!(device.gauge.large(), held, "large blocks' bytes");
+            }
             self.planners().for_each(|(device, planner)| planner.check(device));
             self.check_caches();
         }

@@ -156,20 +156,23 @@ impl Core {
     pub fn begin_step(&self) -> u64 {
         // Relaxed: a number, ordered with nothing.
         let step = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.is_forked() {
+            // Other threads' pushes to the recorders' queues will never end.
+            return step;
+        }
         for device in &self.devices {
             device.gauge.set_step(step);
             if let Some(recorder) = &device.recorder {
                 recorder.step(step);
             }
             if self.notes_all
-                && !self.is_forked()
                 // A thread that is in the arena looks at ages itself.
                 && let Some(mut arena) = Enter::Try.lock(&device.arena)
             {
                 arena.begin_step();
             }
         }
-        if self.devices.iter().any(|device| device.planner.is_some()) && !self.is_forked() {
+        if self.devices.iter().any(|device| device.planner.is_some()) {
             self.plan_step(step);
         }
         step

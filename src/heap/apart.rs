@@ -281,12 +281,18 @@ impl Arena {
         if !over || !block.claim_for_arena(seen) {
             return false;
         }
+        self.return_apart(index);
+        true
+    }
+
+    /// Puts a block into its tree that is the arena's, or was handed out just now and not used yet.
+    pub(super) fn return_apart(&self, index: u32) {
+        let block = self.block(index);
         let (address, bytes) = (block.address(), block.size());
         // First this: the next block at this start may be another thread's the moment it is free.
         block.set_state(State::Free);
         let (_, chunk) = self.chunk_of(address);
         chunk.release(address, bytes);
-        true
     }
 
     /// The chunk in use around an address.

@@ -382,6 +382,7 @@ impl Arena {
             + self.links.capacity() * size_of::<Links>()
             + self.spares.capacity() * size_of::<u32>()) as u64
             + self.apart.bytes()
+            + self.keeping.recycler.as_ref().map_or(0, Recycler::heap_bytes)
             + self.pages.bytes()
             + self.plain.as_ref().map_or(0, |plain| plain.segments.bytes())
     }

@@ -153,7 +153,7 @@ impl Arena {
     fn check_block(&self, index: u32, block: &Descriptor) {
         let (word, address) = (block.word(), block.address());
         assert_ne!(word.state(), State::Claimed, "nobody is about to do anything with {index}");
-        if word.state() == State::Live && !word.has(Word::PLANNED) {
+        if word.state() == State::Live {
             let found = self.blocks.find(address).map(|(found, ..)| found);
             assert_eq!(found, Some(index), "the block at {address:#x}");
             let small = crate::size::is_small(block.size());

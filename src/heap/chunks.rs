@@ -211,6 +211,8 @@ impl Place<'_> {
     /// Gives it up.
     pub fn release(self) {
         self.chunk.tree.release(self.first, self.units);
+        // Others may have looked in vain meanwhile.
+        self.chunk.refused.store(u32::MAX, Ordering::Relaxed);
     }
 }
 

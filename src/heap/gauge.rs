@@ -151,6 +151,11 @@ impl Gauge {
         self.large.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Those in users' hands.
+    pub fn large(&self) -> u64 {
+        self.large.load(Ordering::Relaxed)
+    }
+
     /// The most large blocks' bytes at once since the last step's end.
     pub fn peak_of_step(&self) -> u64 {
         self.large_peak.load(Ordering::Relaxed)

@@ -1,7 +1,7 @@
-//! A plan's range, as the arena sees it: one live block, the *range*, over which further descriptors lie.
+//! A plan's range, as the arena sees it: one extent, the *range*, over which further descriptors lie.
 //!
 //! ```text
-//! PLANNED on an extent's word      a range: live, in nobody's hands
+//! PLANNED on an extent's word      a range: in state Chunk, since it is in nobody's hands, nor idle
 //! PLANNED on another's             a place in a range: Live or Cached; no extent, in no list, no cache, no note
 //! one place for each offset and size;  places of one offset are linked by `note`, the map has the first
 //! ```
@@ -24,7 +24,13 @@ impl Arena {
         request: Request,
         places: &[(u64, u64)],
     ) -> Result<(u32, Vec<u32>), Denied> {
-        let (range, _) = self.allocate(request)?;
+        let (range, word) = self.allocate(request)?;
+        if word.has(Word::APART) {
+            // Memory is so short that this is a part of a chunk, and no extent.
+            self.return_apart(range);
+            return Err(self.out_of_memory(request, self.cached_bytes()));
+        }
+        self.block(range).set_state(State::Chunk);
         self.block(range).set_planned(true);
         let base = self.block(range).address();
         let mut indexes: Vec<u32> = Vec::with_capacity(places.len());
@@ -69,7 +75,8 @@ impl Arena {
         debug_assert!(block.word().state() == State::Cached);
         block.set_state(State::Spare);
         block.set_planned(false);
-        block.note.store(0, Ordering::Relaxed);
+        // Release pairs with the acquire in `look_behind`: who gets no further finds the new entry.
+        block.note.store(0, Ordering::Release);
         self.spares.push(index);
     }
 
@@ -103,11 +110,10 @@ impl Arena {
         if self.descriptors_left() + idle.len() < held.len() {
             return false;
         }
-        let mut gone: HashSet<u32> = places.iter().copied().collect();
         let stays = |index: &u32| self.become_extent(*index, counts);
         let held: Vec<u32> = held.into_iter().filter(stays).collect();
-        held.iter().for_each(|index| _ = gone.remove(index));
-        self.planned.retain(|index| !gone.contains(index) && !held.contains(index));
+        let all: HashSet<u32> = places.iter().copied().collect();
+        self.planned.retain(|index| !all.contains(index));
 
         let (base, end) = (self.block(range).address(), self.block(range).end());
         let mut gaps = Vec::with_capacity(held.len() + 1);
@@ -122,7 +128,9 @@ impl Arena {
             }
             from = next;
         }
-        gone.into_iter().for_each(|index| self.drop_place(index));
+        let stay: HashSet<u32> = held.iter().copied().collect();
+        let gone = places.iter().filter(|index| !stay.contains(index));
+        gone.for_each(|&index| self.drop_place(index));
         self.tile(range, &held, gaps);
         true
     }
@@ -133,8 +141,7 @@ impl Arena {
         // Its address leads to itself from now on, before what led there ends. There was an entry.
         let published = self.blocks.publish(index);
         debug_assert!(published);
-        // Its free may need the link. Release pairs with the acquire in `look_behind`: who gets no further
-        // finds the new entry.
+        // Its free may need the link. Release as in `drop_place`.
         block.note.store(0, Ordering::Release);
         let gauge = self.supply.gauge();
         let counted = if counts && block.class().is_none() { block.size() } else { 0 };
@@ -208,13 +215,17 @@ impl Arena {
 
     /// Calls `each` with every block in a user's hands.
     pub(super) fn for_each_held(&self, mut each: impl FnMut(&Descriptor)) {
-        let mut held = |block: &Descriptor, is_range: bool| {
-            if block.word().state() == State::Live && !is_range {
+        self.for_each_block(|_, block| {
+            if block.word().state() == State::Live {
                 each(block);
             }
-        };
-        self.for_each_extent(|_, block| held(block, block.word().has(Word::PLANNED)));
-        self.for_each_apart(|_, block| held(block, false));
-        self.planned.iter().for_each(|&index| held(self.block(index), false));
+        });
+    }
+
+    /// Calls `each` with every extent, every block in a chunk, and every place of a plan.
+    pub(super) fn for_each_block(&self, mut each: impl FnMut(u32, &Descriptor)) {
+        self.for_each_extent(&mut each);
+        self.for_each_apart(&mut each);
+        self.planned.iter().for_each(|&index| each(index, self.block(index)));
     }
 }

@@ -9,10 +9,11 @@ use super::extent::List;
 use super::fit::Effort;
 use super::gauge::Rung;
 use super::plan::Bound;
-use crate::block::{Descriptor, Fence, State, Word};
+use crate::block::{Fence, State, Word};
 use crate::config::{Preallocation, Reuse};
 use crate::driver::DriverResult;
 use crate::fence::Earliest;
+use crate::sync::pause;
 use std::time::{Duration, Instant};
 
 /// Misses between two attempts to get below the watermarks.
@@ -20,6 +21,9 @@ const RELIEF_INTERVAL: u32 = 64;
 
 /// How long the first stream is waited for before the next one's turn.
 pub(super) const FIRST_TURN: Duration = Duration::from_micros(200);
+
+/// The longest pause where streams answered without being waited for, or were waited for in vain.
+const PAUSE: Duration = Duration::from_millis(1);
 
 impl Arena {
     /// The last resorts of a miss: everything idle claimed and merged, pages moved whosever they
@@ -165,6 +169,8 @@ impl Arena {
             if oldest.is_empty() || turn >= self.settings.host_wait || Instant::now() >= deadline {
                 return false;
             }
+            // A stream that another thread is just ending answers at once, and soon otherwise.
+            pause(turn.min(PAUSE));
             turn = (turn * 2).min(self.settings.host_wait);
         }
     }
@@ -205,11 +211,9 @@ impl Arena {
     /// Blocks that users hold, or are about to free.
     pub fn live_blocks(&self) -> u64 {
         let mut live = 0;
-        let mut each = |_, block: &Descriptor| {
+        self.for_each_block(|_, block| {
             live += u64::from(matches!(block.word().state(), State::Live | State::Claimed));
-        };
-        self.for_each_extent(&mut each);
-        self.for_each_apart(each);
+        });
         live
     }
 

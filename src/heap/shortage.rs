@@ -36,6 +36,17 @@ impl Arena {
         held
     }
 
+    /// Bytes of large blocks that users hold, but for those in chunks and in plans' ranges.
+    pub fn large_extents(&self) -> u64 {
+        let mut bytes = 0;
+        self.for_each_extent(|_, block| {
+            if block.word().state() == State::Live && block.is_large_extent() {
+                bytes += block.size();
+            }
+        });
+        bytes
+    }
+
     /// Idle bytes that caches may still find.
     pub(super) fn cached_bytes(&self) -> u64 {
         let mut cached = 0;

@@ -135,6 +135,11 @@ impl Arena {
                 self.settle(index, State::Free);
                 self.supply.gauge().count_recycled(bytes);
                 any = true;
+            } else if let Look::Again(hint) = self.fate_of(hint)
+                && let Some(recycler) = &mut self.keeping.recycler
+            {
+                // Taken and freed since it was looked at: it left no note, and waits anew.
+                recycler.admit(hint, bytes, self.keeping.now);
             }
         }
         if any {

@@ -53,20 +53,23 @@ pub(super) struct Packing {
 
 /// The most bytes that are alive in one slot: no packing is smaller.
 pub(super) fn peak(items: &[Item], period: u32) -> u64 {
-    // Changes at each slot; what goes around is alive in slot 0.
-    let mut changes = vec![(0_u64, 0_u64); period as usize + 1];
+    debug_assert!(items.iter().all(|item| item.first.max(item.last) < period));
+    // Changes in the order of their slots, in each the ends first; what goes around is alive in slot 0.
+    // By items and not by slots, of which a file may claim many.
+    let mut changes: Vec<(u64, bool, u64)> = Vec::with_capacity(2 * items.len());
     let mut live = 0_u64;
     for item in items {
-        changes[item.first as usize].0 += item.bytes;
-        changes[item.last as usize + 1].1 += item.bytes;
+        changes.push((u64::from(item.first), true, item.bytes));
+        changes.push((u64::from(item.last) + 1, false, item.bytes));
         if item.last < item.first {
             live += item.bytes;
         }
     }
+    changes.sort_unstable();
     changes
         .iter()
-        .fold((live, live), |(peak, live), &(born, died)| {
-            let live = live - died + born;
+        .fold((live, live), |(peak, live), &(_, born, bytes)| {
+            let live = if born { live + bytes } else { live - bytes };
             (peak.max(live), live)
         })
         .0
@@ -324,6 +327,15 @@ mod tests {
         let least = peak(&items, 100);
         assert!(thorough as f64 <= least as f64 * 1.05, "{thorough} over {least}");
         assert_eq!(pack(&items, 100, 20_000_000, 0.0).bytes, thorough, "another plan each time");
+    }
+
+    /// What a file claims there are takes no memory.
+    #[test]
+    fn a_peak_is_found_among_many_slots() {
+        let last = u32::MAX - 1;
+        let item = |first, last| Item { bytes: 512, first, last };
+        let items = [item(0, 0), item(last, last), item(last, 0), item(7, last - 1)];
+        assert_eq!(peak(&items, u32::MAX), 1024);
     }
 
     #[test]

@@ -397,6 +397,23 @@ impl Planner {
         old.retain(|range| !range.dissolve(device, &mut lock(&device.arena)));
     }
 
+    /// All idle memory is wanted: the range is memory like any other. Says whether there was any.
+    pub fn trim(&self, device: &Device, enter: Enter) -> bool {
+        let Some(mut state) = enter.lock(&self.state) else { return false };
+        let Phase::Planned(active) = &mut state.phase else { return false };
+        let (Some(range), Some(mut arena)) = (&active.range, enter.lock(&device.arena)) else {
+            return false;
+        };
+        let is_held = range.is_held(device);
+        if !range.dissolve(device, &mut arena) {
+            return false;
+        }
+        active.range = None;
+        // Where nobody holds a place, the next request that is as planned takes memory again.
+        active.away = if is_held { AWAY } else { 0 };
+        true
+    }
+
     /// Checks the invariants of its ranges; panics with what is wrong.
     pub fn check(&self, device: &Device) {
         let state = lock(&self.state);

@@ -163,6 +163,11 @@ impl Range {
         self.segments.insert(offset, Segment { end, place: index });
     }
 
+    /// Whether anybody holds a place.
+    pub fn is_held(&self, device: &Device) -> bool {
+        self.places.values().any(|&index| device.blocks.at(index).word().state() != State::Cached)
+    }
+
     /// Ends the range. Only where there are no more descriptors it stays as it was: false.
     pub fn dissolve(&self, device: &Device, arena: &mut Arena) -> bool {
         let places: Vec<u32> = self.places.values().copied().collect();

@@ -57,6 +57,10 @@ pub enum Goal {
     Moved,
     /// A request was refused for want of memory.
     Refused,
+    /// A plan's place was had.
+    Planned,
+    /// A stream was made to wait.
+    Waited,
 }
 
 impl Goal {
@@ -69,6 +73,8 @@ impl Goal {
             Self::CrossStream => stats.cross_stream.hits,
             Self::Moved => ladders().map(|ladder| ladder.moved).sum(),
             Self::Refused => ladders().map(|ladder| ladder.refused).sum(),
+            Self::Planned => stats.hits.planned,
+            Self::Waited => stats.cross_stream.waits,
         }
     }
 }

@@ -21,5 +21,6 @@ mod support;
 mod compositions;
 mod explore;
 mod freedom;
+mod plans;
 mod starve;
 mod yard;

@@ -2,7 +2,7 @@
 
 use crate::support::Ledger;
 use millpond::driver::sim::SimDriver;
-use millpond::{Buffer, DeviceId, Error, Lifetime, Pool, Reuse, Stats, Stream};
+use millpond::{Buffer, Builder, DeviceId, Error, Lifetime, Pool, Reuse, Stats, Stream};
 use millpond_simgpu::{Completion, Sim, Touch};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +37,15 @@ pub fn below(end: u64) -> u64 {
 impl Yard {
     /// Two devices of so many pages, and a pool over them.
     pub fn new(pages: u64, reuse: Reuse, completion: Completion) -> (Arc<Self>, Pool) {
+        Self::with(pages, completion, |builder| builder.reuse(reuse))
+    }
+
+    /// The same with a pool that `set` sets up.
+    pub fn with(
+        pages: u64,
+        completion: Completion,
+        set: impl FnOnce(Builder) -> Builder,
+    ) -> (Arc<Self>, Pool) {
         let sim = Sim::builder()
             .devices(2)
             .capacity(pages * PAGE)
@@ -49,7 +58,7 @@ impl Yard {
         let driver = SimDriver::new(sim.clone());
         // Simulated waits take no time: no deadline comes between two runs of one order.
         let patience = Duration::from_secs(3600);
-        let pool = Pool::builder(driver).reuse(reuse).host_wait(patience).build();
+        let pool = set(Pool::builder(driver).host_wait(patience)).build();
         let yard = Self { sim, ledger: Mutex::default(), passed: Mutex::default(), pages };
         (Arc::new(yard), pool.expect("a pool"))
     }
@@ -85,6 +94,15 @@ impl Yard {
             Ok(buffer) => Some(self.enter(buffer, home)),
             Err(Error::OutOfMemory(_)) => None,
             Err(Error::Busy { .. }) if !wait => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// As `allocate`, for a block that is not to last.
+    pub fn allocate_transient(&self, home: &Stream, bytes: u64) -> Option<Held> {
+        match home.alloc::<u8>(bytes as usize) {
+            Ok(buffer) => Some(self.enter(buffer, home)),
+            Err(Error::OutOfMemory(_)) => None,
             Err(error) => panic!("{error}"),
         }
     }
