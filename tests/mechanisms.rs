@@ -7,8 +7,8 @@ mod support;
 use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
 use millpond::{
-    Bucket, BucketLimit, Buckets, Builder, Caching, Coalescing, DeviceId, Error, Growth, Headroom,
-    LimitedBy, Merging, Pool, Preallocation, Recycling, Stats, Stream,
+    Bucket, BucketLimit, Buckets, Budget, Builder, Caching, Coalescing, Defragmentation, DeviceId,
+    Error, Growth, Headroom, LimitedBy, Merging, Pool, Preallocation, Recycling, Stats, Stream,
 };
 use millpond_simgpu::Sim;
 use std::sync::Arc;
@@ -107,6 +107,24 @@ fn a_fixed_pool_takes_all_at_once_and_says_why_there_is_no_more() {
     other.release_page(D0, page).unwrap();
     drop(Pool::builder(SimDriver::new(sim.clone())).preallocation(fixed).build().unwrap());
     assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+}
+
+const COMPACT: Defragmentation = Defragmentation::Compaction { budget: Budget::Unlimited };
+
+#[test]
+fn a_gap_of_a_fixed_pool_gives_nothing_back() {
+    for virtual_memory in [true, false] {
+        let fixed = Preallocation::Fixed { bytes: 64 * MIB };
+        let bench = on(virtual_memory, |pool| pool.preallocation(fixed).defragmentation(COMPACT));
+        let calls = bench.calls_for_memory();
+        drop(bench.stream.alloc_movable::<u8>(8 << 20).unwrap());
+        for _ in 0..3 {
+            bench.pool.begin_step();
+            bench.pool.step_gap(&bench.stream).unwrap();
+        }
+        assert_eq!(bench.reserved(), 64 * MIB, "what was fixed has gone back");
+        assert_eq!(bench.calls_for_memory(), calls);
+    }
 }
 
 #[test]

@@ -262,9 +262,13 @@ impl Arena {
         Ok(Some(target))
     }
 
-    /// Gives idle memory back until `target` bytes are reserved, as far as it is over. Waits for nothing
-    /// but a device whose segments are to go, and for that a moment. What was live once goes on counting. Returns the bytes that went.
+    /// Gives idle memory back until `target` bytes are reserved, as far as it is over; none of a fixed
+    /// size. Waits for nothing but a device whose segments are to go, and for that a moment. What was
+    /// live once goes on counting. Returns the bytes that went.
     pub fn shrink_to(&mut self, target: u64) -> DriverResult<u64> {
+        if self.is_fixed() {
+            return Ok(0);
+        }
         let before = self.supply.reserved();
         let peak = self.peak_live;
         let within = FIRST_TURN.min(self.patience());
