@@ -55,6 +55,9 @@ struct Gaps {
     trims: Trims,
 }
 
+/// Steps get as long as that at once, however short the last one was.
+const SHORT: Duration = Duration::from_millis(1);
+
 /// How long steps take.
 #[derive(Default)]
 struct Clock {
@@ -68,9 +71,9 @@ impl Clock {
         let now = Instant::now();
         if let Some(begun) = self.begun.replace(now) {
             let took = now.duration_since(begun) / u32::try_from(steps.max(1)).unwrap_or(u32::MAX);
-            // A pause in the program is no longer step: steps get at most twice as long at a time.
+            // A pause in the program is no longer step: a step counts as twice the last at most.
             self.step = Some(match self.step {
-                Some(before) => (3 * before + took.min(2 * before)) / 4,
+                Some(before) => (3 * before + took.min(SHORT.max(2 * before))) / 4,
                 None => took,
             });
         }
@@ -295,5 +298,31 @@ impl Core {
             Some(Denied::Driver(error)) => Err(error.into()),
             Some(_) => Err(Error::TooManyBlocks { device: device.id }),
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// A first step of no time at all is not every later one's measure.
+    #[test]
+    fn the_clock_gets_away_from_nothing() {
+        let second = Duration::from_secs(1);
+        let ago = |time| Instant::now().checked_sub(time);
+        for first in [Duration::ZERO, Duration::from_nanos(3)] {
+            let mut clock = Clock { begun: ago(second), step: Some(first) };
+            let mut steps = 0;
+            while clock.step < Some(second / 2) {
+                clock.begun = ago(second);
+                clock.tick(1);
+                steps += 1;
+                assert!(steps < 50, "after {steps} steps of a second each takes {:?}", clock.step);
+            }
+        }
+        // A pause is no step.
+        let mut clock = Clock { begun: ago(100 * second), step: Some(second) };
+        clock.tick(1);
+        assert!(clock.step < Some(2 * second), "{:?}", clock.step);
     }
 }
