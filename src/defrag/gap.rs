@@ -204,6 +204,7 @@ impl Round {
     fn carry_out(
         &mut self,
         gaps: &mut Gaps,
+        device: &Device,
         arena: &mut Arena,
         plan: &Plan,
         on: StreamId,
@@ -214,6 +215,8 @@ impl Round {
             let Some(place) = member.slot.begin_move() else { continue };
             let (to, hint) = match arena.relocate(ground, place.hint, each.to, on) {
                 Relocated::To(hint, ready) => {
+                    // Nobody else frees it meanwhile.
+                    device.moved(place.hint, hint);
                     member.hint = hint;
                     self.moved.blocks += 1;
                     self.moved.bytes += each.bytes;
@@ -263,7 +266,7 @@ impl Core {
                 let stamp = self.fences.stamp(on);
                 before = matches!(self.fences.seal(stamp), Ok(true)).then_some(stamp);
             }
-            round.carry_out(gaps, &mut arena, &plan, on, &mut ground);
+            round.carry_out(gaps, device, &mut arena, &plan, on, &mut ground);
         }
         let (needed, slack) = arena.needed(gaps.peak.max(device.gauge.peak_of_step()));
         if round.failed.is_none()
