@@ -257,16 +257,24 @@ impl Core {
         let mut round = Round::default();
         let mut arena = lock(&device.arena);
         let mut before = None;
-        if !candidates.is_empty() {
-            let mut ground = arena.ground(on, &candidates);
-            let plan = compact::plan(&ground.stretches, &ground.pieces, budget);
-            (round.moved.left_blocks, round.moved.left_bytes) = plan.left;
-            if measured && !plan.moves.is_empty() {
+        let grounds = match candidates.is_empty() {
+            true => Vec::new(),
+            false => arena.grounds(on, &candidates),
+        };
+        for mut ground in grounds {
+            let left = budget - round.moved.bytes;
+            let plan = compact::plan(&ground.stretches, &ground.pieces, left);
+            round.moved.left_blocks += plan.left.0;
+            round.moved.left_bytes += plan.left.1;
+            if measured && round.copies.is_none() && !plan.moves.is_empty() {
                 // An event before the copies; where there is none now, nothing is learnt from them.
                 let stamp = self.fences.stamp(on);
                 before = matches!(self.fences.seal(stamp), Ok(true)).then_some(stamp);
             }
             round.carry_out(gaps, device, &mut arena, &plan, on, &mut ground);
+            if round.failed.is_some() {
+                break;
+            }
         }
         let (needed, slack) = arena.needed(gaps.peak.max(device.gauge.peak_of_step()));
         if round.failed.is_none()
