@@ -295,8 +295,10 @@ impl Core {
         round.moved.time = rate::time(bytes, movables.rate(gaps));
         gaps.copied += bytes;
         device.gauge.count_moves(blocks, bytes, round.moved.time);
-        if let (Some(first), Some((_, last))) = (before, round.copies)
+        // An event behind the copies at once: pins wait for it also when the stream captures later, or ends.
+        if let Some((_, last)) = round.copies
             && matches!(self.fences.seal(last), Ok(true))
+            && let Some(first) = before
         {
             let at = Instant::now();
             let seen = Seen::default();
