@@ -46,7 +46,8 @@ impl<T: Copy + 'static> Movable<T> {
     /// Keeps the block where it is until the guard is dropped, and says where that is. Work submitted to
     /// `stream` until then may use the memory; dropping the guard ends the use. There may be several pins
     /// at once, on any streams and threads. Where the block has been moved, `stream` runs after the copy:
-    /// it is made to wait where that is not known to be so already.
+    /// it is made to wait where that is not known to be so already. A graph that the stream begins to
+    /// capture meanwhile keeps the address: then the pin is to last as long as the graph is launched.
     ///
     /// Lock-free unless this very block is just being moved, but for what the driver locks. A guard that
     /// is forgotten rather than dropped keeps the memory for good.

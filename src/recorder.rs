@@ -6,12 +6,14 @@
 //! not record.
 //!
 //! A free is written before the block is anybody's again, an allocation after it was had: of one block
-//! the two come in order, and so do one's free and the next one's allocation.
+//! the two come in order, and so do one's free and the next one's allocation. A move is written before
+//! anybody can free the block where it has come to.
 
 use crate::block::{Hint, StreamId};
 use crate::plan::{Event, Recording};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 use crossbeam_queue::SegQueue;
+use std::collections::HashMap;
 
 /// How much of what a pool is asked for it records: see [`crate::Builder::profiling`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +38,42 @@ pub struct Recorder {
     /// Events so far, at most a few more than the limit.
     count: AtomicU64,
     on: AtomicBool,
-    queue: SegQueue<Event>,
-    taken: Mutex<Vec<Event>>,
+    queue: SegQueue<Noted>,
+    taken: Mutex<Taken>,
+}
+
+/// What is written down.
+enum Noted {
+    Event(Event),
+    /// A block has another hint from now on, and is the same block.
+    Moved {
+        from: Hint,
+        to: Hint,
+    },
+}
+
+/// What was written down so far, by each block's first hint.
+#[derive(Default)]
+struct Taken {
+    events: Vec<Event>,
+    /// The first hints of blocks that were moved, by their present ones.
+    moved: HashMap<u64, u64>,
+}
+
+impl Taken {
+    fn take(&mut self, noted: Noted) {
+        match noted {
+            Noted::Event(Event::Free { block }) => {
+                let block = self.moved.remove(&block).unwrap_or(block);
+                self.events.push(Event::Free { block });
+            }
+            Noted::Event(event) => self.events.push(event),
+            Noted::Moved { from, to } => {
+                let first = self.moved.remove(&from.0).unwrap_or(from.0);
+                self.moved.insert(to.0, first);
+            }
+        }
+    }
 }
 
 impl Recorder {
@@ -47,7 +83,7 @@ impl Recorder {
             count: AtomicU64::new(0),
             on: AtomicBool::new(true),
             queue: SegQueue::new(),
-            taken: Mutex::new(Vec::new()),
+            taken: Mutex::default(),
         }
     }
 
@@ -73,10 +109,17 @@ impl Recorder {
         self.push(Event::Free { block: hint.0 });
     }
 
+    /// A block has come to lie elsewhere, under another hint.
+    pub fn moved(&self, from: Hint, to: Hint) {
+        if self.is_on() {
+            self.queue.push(Noted::Moved { from, to });
+        }
+    }
+
     /// A step begins, by its number.
     pub fn step(&self, number: u64) {
         if self.is_on() {
-            self.queue.push(Event::Step);
+            self.queue.push(Noted::Event(Event::Step));
         }
         if self.limits.steps.is_some_and(|steps| number > steps) {
             self.stop();
@@ -91,14 +134,14 @@ impl Recorder {
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.limits.events {
             return self.stop();
         }
-        self.queue.push(event);
+        self.queue.push(Noted::Event(event));
     }
 
     /// Starts over: what was recorded is forgotten.
     pub fn restart(&self) {
         let mut taken = lock(&self.taken);
         while self.queue.pop().is_some() {}
-        taken.clear();
+        *taken = Taken::default();
         self.count.store(0, Ordering::Relaxed);
         self.on.store(true, Ordering::Relaxed);
     }
@@ -106,10 +149,10 @@ impl Recorder {
     /// What was recorded so far. `rank` gives a stream's number among those of the device.
     pub fn recording(&self, rank: impl Fn(u32) -> u32) -> Recording {
         let mut taken = lock(&self.taken);
-        while let Some(event) = self.queue.pop() {
-            taken.push(event);
+        while let Some(noted) = self.queue.pop() {
+            taken.take(noted);
         }
-        let ranked = taken.iter().map(|&event| match event {
+        let ranked = taken.events.iter().map(|&event| match event {
             Event::Alloc { block, stream, bytes } => {
                 Event::Alloc { block, stream: rank(stream), bytes }
             }

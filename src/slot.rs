@@ -1,7 +1,7 @@
 //! Where a movable block is: one atomic word that says who may look and who may change it.
 //!
 //! ```text
-//! word = gone:1 | moving:1 | used:1 | unused:29 | pins:32
+//! word = gone:1 | moving:1 | used:1 | pins:61
 //! pins > 0   =>  the block stays: nobody begins a move
 //! moving     =>  one thread has the place for itself; pins wait for its end, drops do not
 //! not used   =>  nobody has pinned it yet, nothing is in it, and no move begins
@@ -27,7 +27,8 @@ pub struct Slot {
     place: UnsafeCell<Place>,
 }
 
-const PINS: u64 = u32::MAX as u64;
+/// More than can be begun, also where none is ever ended.
+const PINS: u64 = USED - 1;
 const USED: u64 = 1 << 61;
 const MOVING: u64 = 1 << 62;
 const GONE: u64 = 1 << 63;
@@ -152,5 +153,10 @@ mod tests {
         let leaked = Slot::new(place(4));
         leaked.pin();
         assert!(leaked.let_go().is_none(), "a pin that was never ended");
+        // As many as can be forgotten in a minute.
+        let many = Slot { word: AtomicU64::new(USED | u64::from(u32::MAX)), ..Slot::new(place(5)) };
+        many.pin();
+        assert!(many.begin_move().is_none());
+        assert!(many.let_go().is_none(), "pins that were never ended");
     }
 }

@@ -8,8 +8,8 @@ use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
 use millpond::{
     Bucket, BucketLimit, Buckets, Budget, Builder, Caching, Coalescing, Defragmentation, DeviceId,
-    Error, Growth, Headroom, Level, Lifetime, LimitedBy, Merging, Pool, Preallocation, Recycling,
-    Stats, Stream,
+    Error, Growth, Headroom, Level, Lifetime, LimitedBy, Merging, Movable, Pool, Preallocation,
+    Recycling, Stats, Stream,
 };
 use millpond_simgpu::Sim;
 use std::sync::Arc;
@@ -116,6 +116,51 @@ fn a_fixed_pool_takes_all_at_once_and_says_why_there_is_no_more() {
     other.release_page(D0, page).unwrap();
     drop(Pool::builder(SimDriver::new(sim.clone())).preallocation(fixed).build().unwrap());
     assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+}
+
+const COMPACT: Defragmentation = Defragmentation::Compaction { budget: Budget::Unlimited };
+
+#[test]
+fn a_gap_of_a_fixed_pool_gives_nothing_back() {
+    for virtual_memory in [true, false] {
+        let fixed = Preallocation::Fixed { bytes: 64 * MIB };
+        let bench = on(virtual_memory, |pool| pool.preallocation(fixed).defragmentation(COMPACT));
+        let calls = bench.calls_for_memory();
+        drop(bench.stream.alloc_movable::<u8>(8 << 20).unwrap());
+        for _ in 0..3 {
+            bench.pool.begin_step();
+            bench.pool.step_gap(&bench.stream).unwrap();
+        }
+        assert_eq!(bench.reserved(), 64 * MIB, "what was fixed has gone back");
+        assert_eq!(bench.calls_for_memory(), calls);
+    }
+}
+
+#[test]
+fn blocks_move_among_those_of_their_kind() {
+    for virtual_memory in [true, false] {
+        let bench = on(virtual_memory, |pool| pool.defragmentation(COMPACT).stitching(false));
+        let (pool, stream) = (&bench.pool, &bench.stream);
+        // Idle memory of small blocks, and holes too small for the large ones between them.
+        let small = bench.free(&[600_000; 60]);
+        let few: Vec<Movable> = (0..3).map(|_| stream.alloc_movable(600_000).unwrap()).collect();
+        few.iter().for_each(|block| drop(block.pin(stream).unwrap()));
+        pool.begin_step();
+        let both = (0..16).map(|_| {
+            let block: Movable = stream.alloc_movable(3 << 19).unwrap();
+            drop(block.pin(stream).unwrap());
+            (block, bench.get(MIB))
+        });
+        let (blocks, between): (Vec<Movable>, Vec<_>) = both.collect();
+        drop(between);
+        let theirs = |at: u64| small.iter().any(|&start| (start..start + 600_000).contains(&at));
+        for _ in 0..3 {
+            pool.step_gap(stream).unwrap();
+            let addresses = blocks.iter().map(|block| block.pin(stream).unwrap().address());
+            let strayed = addresses.filter(|&at| theirs(at)).count();
+            assert_eq!(strayed, 0, "large blocks where small ones are (pages: {virtual_memory})");
+        }
+    }
 }
 
 #[test]

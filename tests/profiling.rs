@@ -1,8 +1,8 @@
 //! What a pool records of what it is asked for.
 
 use millpond::driver::sim::SimDriver;
-use millpond::plan::{DevicePlan, Event, Recommendation};
-use millpond::{DeviceId, Pool, Profiling, Stream};
+use millpond::plan::{DevicePlan, Event, Profile, Recommendation};
+use millpond::{Budget, Defragmentation, DeviceId, Movable, Planning, Pool, Profiling, Stream};
 use millpond_simgpu::Sim;
 
 const MIB: usize = 1 << 20;
@@ -118,4 +118,66 @@ fn threads_record_side_by_side() {
     let requests: Vec<_> = profile.streams.iter().map(|stream| stream.requests).collect();
     assert_eq!(requests, [500; 4]);
     assert_eq!(profile.lifetimes.never.blocks, 0);
+}
+
+/// Steps of movable blocks, of which those that live on are moved in the midst of them.
+fn steps_with_moves(pool: &Pool, stream: &Stream) -> u64 {
+    let mut moved = 0;
+    for _ in 0..4 {
+        pool.begin_step();
+        let blocks: Vec<Movable> =
+            (0..16).map(|_| stream.alloc_movable(5 * MIB / 4).unwrap()).collect();
+        blocks.iter().for_each(|block| drop(block.pin(stream).unwrap()));
+        let mut kept: Vec<Movable> = blocks.into_iter().step_by(2).collect();
+        // More than once.
+        for number in [4, 2] {
+            moved += pool.step_gap(stream).unwrap().blocks;
+            kept.truncate(number);
+        }
+        drop(kept);
+    }
+    moved
+}
+
+#[test]
+fn a_block_that_moves_is_one_block() {
+    let sim = Sim::builder().build().unwrap();
+    let pool = Pool::builder(SimDriver::new(sim))
+        .defragmentation(Defragmentation::Compaction { budget: Budget::Unlimited })
+        .profiling(Profiling::default())
+        .build()
+        .unwrap();
+    let stream = pool.stream(DeviceId(0)).unwrap();
+    // Asked for in the midst, and at the end.
+    assert!(steps_with_moves(&pool, &stream) > 0);
+    let _ = pool.recording();
+    assert!(steps_with_moves(&pool, &stream) > 0);
+    let recording = &pool.recording()[0].1;
+    let profile = Profile::of(recording);
+    assert_eq!(profile.requests, 8 * 16);
+    assert_eq!(profile.peak_live_bytes, 16 * 5 * MIB as u64 / 4, "moved blocks live for ever");
+    let mut names = std::collections::HashSet::new();
+    for event in recording.events() {
+        match *event {
+            Event::Alloc { block, .. } => assert!(names.insert(block)),
+            Event::Free { block } => assert!(names.remove(&block), "a free of none"),
+            Event::Step => {}
+        }
+    }
+    assert!(names.is_empty(), "{} were never freed", names.len());
+}
+
+#[test]
+fn a_plan_knows_blocks_that_have_moved() {
+    let sim = Sim::builder().build().unwrap();
+    let pool = Pool::builder(SimDriver::new(sim))
+        .defragmentation(Defragmentation::Compaction { budget: Budget::Unlimited })
+        .planned(Planning::default())
+        .build()
+        .unwrap();
+    let stream = pool.stream(DeviceId(0)).unwrap();
+    assert!(steps_with_moves(&pool, &stream) > 0);
+    let plan = pool.plan();
+    let plan = plan.device(DeviceId(0)).expect("steps that recur");
+    assert_eq!(plan.bytes(), 16 * 5 * MIB as u64 / 4, "moved blocks live for ever");
 }

@@ -55,6 +55,18 @@ pub struct Device {
     pub planner: Option<Planner>,
 }
 
+impl Device {
+    /// A block is the one of another hint from now on: for what is written down of it.
+    pub fn moved(&self, from: Hint, to: Hint) {
+        if let Some(recorder) = &self.recorder {
+            recorder.moved(from, to);
+        }
+        if let Some(planner) = &self.planner {
+            planner.moved(self.blocks.at(to.index()), from, to);
+        }
+    }
+}
+
 /// Everything that streams, buffers and threads share.
 pub struct Core {
     pub driver: Caught,

@@ -55,6 +55,9 @@ struct Gaps {
     trims: Trims,
 }
 
+/// Steps get as long as that at once, however short the last one was.
+const SHORT: Duration = Duration::from_millis(1);
+
 /// How long steps take.
 #[derive(Default)]
 struct Clock {
@@ -68,9 +71,9 @@ impl Clock {
         let now = Instant::now();
         if let Some(begun) = self.begun.replace(now) {
             let took = now.duration_since(begun) / u32::try_from(steps.max(1)).unwrap_or(u32::MAX);
-            // A pause in the program is no longer step: steps get at most twice as long at a time.
+            // A pause in the program is no longer step: a step counts as twice the last at most.
             self.step = Some(match self.step {
-                Some(before) => (3 * before + took.min(2 * before)) / 4,
+                Some(before) => (3 * before + took.min(SHORT.max(2 * before))) / 4,
                 None => took,
             });
         }
@@ -201,6 +204,7 @@ impl Round {
     fn carry_out(
         &mut self,
         gaps: &mut Gaps,
+        device: &Device,
         arena: &mut Arena,
         plan: &Plan,
         on: StreamId,
@@ -211,6 +215,8 @@ impl Round {
             let Some(place) = member.slot.begin_move() else { continue };
             let (to, hint) = match arena.relocate(ground, place.hint, each.to, on) {
                 Relocated::To(hint, ready) => {
+                    // Nobody else frees it meanwhile.
+                    device.moved(place.hint, hint);
                     member.hint = hint;
                     self.moved.blocks += 1;
                     self.moved.bytes += each.bytes;
@@ -251,16 +257,24 @@ impl Core {
         let mut round = Round::default();
         let mut arena = lock(&device.arena);
         let mut before = None;
-        if !candidates.is_empty() {
-            let mut ground = arena.ground(on, &candidates);
-            let plan = compact::plan(&ground.stretches, &ground.pieces, budget);
-            (round.moved.left_blocks, round.moved.left_bytes) = plan.left;
-            if measured && !plan.moves.is_empty() {
+        let grounds = match candidates.is_empty() {
+            true => Vec::new(),
+            false => arena.grounds(on, &candidates),
+        };
+        for mut ground in grounds {
+            let left = budget - round.moved.bytes;
+            let plan = compact::plan(&ground.stretches, &ground.pieces, left);
+            round.moved.left_blocks += plan.left.0;
+            round.moved.left_bytes += plan.left.1;
+            if measured && round.copies.is_none() && !plan.moves.is_empty() {
                 // An event before the copies; where there is none now, nothing is learnt from them.
                 let stamp = self.fences.stamp(on);
                 before = matches!(self.fences.seal(stamp), Ok(true)).then_some(stamp);
             }
-            round.carry_out(gaps, &mut arena, &plan, on, &mut ground);
+            round.carry_out(gaps, device, &mut arena, &plan, on, &mut ground);
+            if round.failed.is_some() {
+                break;
+            }
         }
         let (needed, slack) = arena.needed(gaps.peak.max(device.gauge.peak_of_step()));
         if round.failed.is_none()
@@ -281,8 +295,10 @@ impl Core {
         round.moved.time = rate::time(bytes, movables.rate(gaps));
         gaps.copied += bytes;
         device.gauge.count_moves(blocks, bytes, round.moved.time);
-        if let (Some(first), Some((_, last))) = (before, round.copies)
+        // An event behind the copies at once: pins wait for it also when the stream captures later, or ends.
+        if let Some((_, last)) = round.copies
             && matches!(self.fences.seal(last), Ok(true))
+            && let Some(first) = before
         {
             let at = Instant::now();
             let seen = Seen::default();
@@ -295,5 +311,31 @@ impl Core {
             Some(Denied::Driver(error)) => Err(error.into()),
             Some(_) => Err(Error::TooManyBlocks { device: device.id }),
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// A first step of no time at all is not every later one's measure.
+    #[test]
+    fn the_clock_gets_away_from_nothing() {
+        let second = Duration::from_secs(1);
+        let ago = |time| Instant::now().checked_sub(time);
+        for first in [Duration::ZERO, Duration::from_nanos(3)] {
+            let mut clock = Clock { begun: ago(second), step: Some(first) };
+            let mut steps = 0;
+            while clock.step < Some(second / 2) {
+                clock.begun = ago(second);
+                clock.tick(1);
+                steps += 1;
+                assert!(steps < 50, "after {steps} steps of a second each takes {:?}", clock.step);
+            }
+        }
+        // A pause is no step.
+        let mut clock = Clock { begun: ago(100 * second), step: Some(second) };
+        clock.tick(1);
+        assert!(clock.step < Some(2 * second), "{:?}", clock.step);
     }
 }

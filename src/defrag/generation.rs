@@ -76,8 +76,9 @@ impl Budget {
             Self::Time(time) => rate::bytes(time, rate),
             Self::Share(share) => {
                 let share = if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) };
-                let time = step.unwrap_or_default().mul_f64(share);
-                rate::bytes(time, rate).saturating_sub(copied)
+                // Not as a time, which the longest one rounds up to more than.
+                let seconds = step.unwrap_or_default().as_secs_f64() * share;
+                ((seconds * rate as f64) as u64).saturating_sub(copied)
             }
         }
     }
@@ -106,6 +107,8 @@ mod tests {
         assert_eq!(Budget::Share(0.05).bytes(0, second, 1000), 50);
         assert_eq!(Budget::Share(0.05).bytes(30, second, 1000), 20);
         assert_eq!(Budget::Share(f64::NAN).bytes(0, second, 1000), 0);
+        assert_eq!(Budget::Share(1.0).bytes(0, Some(Duration::MAX), u64::MAX), u64::MAX);
+        assert_eq!(Budget::Time(Duration::MAX).bytes(0, None, u64::MAX), u64::MAX);
         // Before a step's time is known nothing is spent of it.
         assert_eq!(Budget::Share(0.05).bytes(0, None, 1000), 0);
     }

@@ -344,7 +344,7 @@ impl Fences {
     }
 
     /// Copies device memory as work of a stream: the fence of that, and of all that it was given before.
-    /// None where its handle may be gone, or captures.
+    /// None where its handle may be gone, or captures, or nobody could tell when the copy is over.
     pub fn copy(
         &self,
         on: StreamId,
@@ -352,6 +352,9 @@ impl Fences {
         from: u64,
         bytes: u64,
     ) -> Option<DriverResult<Fence>> {
+        if self.stream(on).is_poisoned() {
+            return None;
+        }
         self.submitting(on, |fences| {
             let stream = fences.stream(on);
             let copied = fences.driver.copy(stream.device(), stream.handle(), to, from, bytes);

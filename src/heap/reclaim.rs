@@ -232,7 +232,7 @@ impl Arena {
     }
 
     /// Whether all memory was taken at the start: what goes back could never be taken again.
-    fn is_fixed(&self) -> bool {
+    pub(super) fn is_fixed(&self) -> bool {
         matches!(self.settings.preallocation, Preallocation::Fixed { .. })
     }
 

@@ -8,7 +8,7 @@
 //!
 //! The caller holds the block for itself, and the arena from the look at the ground to the last move.
 
-use super::arena::{Arena, Denied, SMALL};
+use super::arena::{Arena, Denied, LARGE, SMALL};
 use super::budget::bound;
 use super::fit::Effort;
 use super::reclaim::FIRST_TURN;
@@ -40,24 +40,26 @@ pub enum Relocated {
 }
 
 impl Arena {
-    /// What a plan needs to know. `candidates` are blocks that may be moved, by ascending index, with
-    /// their numbers; regions without any are left out. Asks the driver about each stream in the way at
-    /// most once.
-    pub fn ground(&mut self, on: StreamId, candidates: &[(u32, u32)]) -> Ground {
+    /// What plans need to know: a ground for each region with blocks that may be moved, since blocks
+    /// stay in theirs. `candidates` are these blocks, by ascending index, with their numbers. Asks the
+    /// driver about each stream in the way of a ground at most once.
+    pub fn grounds(&mut self, on: StreamId, candidates: &[(u32, u32)]) -> Vec<Ground> {
         self.requester = Some(on);
         self.inquiry = self.new_inquiry();
         self.read_notes();
         self.inquiry = None;
-        let mut ground = Ground::default();
-        for region in 0..self.regions.len() {
+        let mut grounds = Vec::new();
+        for region in [LARGE, SMALL] {
             let here = |&(index, _): &(u32, u32)| {
-                self.links.get(index as usize).is_some_and(|l| usize::from(l.region) == region)
+                self.links.get(index as usize).is_some_and(|links| links.region == region)
             };
             if candidates.iter().any(here) {
-                self.look_at(region, on, candidates, &mut ground);
+                let mut ground = Ground::default();
+                self.look_at(usize::from(region), on, candidates, &mut ground);
+                grounds.push(ground);
             }
         }
-        ground
+        grounds
     }
 
     fn look_at(&self, region: usize, on: StreamId, candidates: &[(u32, u32)], to: &mut Ground) {
@@ -262,9 +264,13 @@ impl Arena {
         Ok(Some(target))
     }
 
-    /// Gives idle memory back until `target` bytes are reserved, as far as it is over. Waits for nothing
-    /// but a device whose segments are to go, and for that a moment. What was live once goes on counting. Returns the bytes that went.
+    /// Gives idle memory back until `target` bytes are reserved, as far as it is over; none of a fixed
+    /// size. Waits for nothing but a device whose segments are to go, and for that a moment. What was
+    /// live once goes on counting. Returns the bytes that went.
     pub fn shrink_to(&mut self, target: u64) -> DriverResult<u64> {
+        if self.is_fixed() {
+            return Ok(0);
+        }
         let before = self.supply.reserved();
         let peak = self.peak_live;
         let within = FIRST_TURN.min(self.patience());

@@ -192,6 +192,13 @@ impl Planner {
         }
     }
 
+    /// A block has another hint from now on.
+    pub fn moved(&self, block: &Descriptor, from: Hint, to: Hint) {
+        if block.class().is_none() {
+            self.recorder.moved(from, to);
+        }
+    }
+
     /// The plan, if there is one.
     pub fn plan(&self) -> Option<DevicePlan> {
         match &lock(&self.state).phase {

@@ -131,8 +131,8 @@ macro_rules! suite {
                     many_threads_small_blocks, many_threads_short_lived_streams,
                     taken_by_hint_and_by_fit_at_once;
                 movable: holes_become_one, idle_memory_goes_back, what_is_in_use_stays,
-                    plain_blocks_stay, pins_wait_for_the_copy, budgets_are_kept,
-                    generations_take_turns, dropped_while_moving, threads_pin_while_blocks_move,
+                    plain_blocks_stay, pins_wait_for_the_copy, the_movers_stream_captures_or_goes, budgets_are_kept,
+                    generations_take_turns, dropped_while_moving, threads_pin_while_blocks_move, threads_share_blocks_that_move,
                     refusals, outliving_the_pool, freed_blocks_are_found_again,
                     time_is_measured_without_waiting;
                 $($own)*

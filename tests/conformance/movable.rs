@@ -6,6 +6,7 @@ use millpond::{
     Budget, Builder, Defragmentation, Error, Generations, Level, Movable, Moved, Pool, StepTiming,
     Stream,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 const ALL: Defragmentation = Defragmentation::Compaction { budget: Budget::Unlimited };
@@ -237,6 +238,28 @@ pub fn pins_wait_for_the_copy<M: Machine>(make: impl Fn(u16, u64) -> M) {
     yard.done(pool);
 }
 
+/// Where blocks were moved by a stream that captures since, or that is gone, others have them all the same.
+pub fn the_movers_stream_captures_or_goes<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    for captures in [true, false] {
+        let mut yard = Yard::new(&make);
+        yard.rig.needs(Need::Extents);
+        let pool = yard.builder().build().unwrap();
+        let [s, mover, user] = [0; 3].map(|_| pool.stream(D0).unwrap());
+        let kept = checkerboard(&mut yard, &s, 16);
+        yard.rig.settle(&[&s], &user);
+        mover.wait(&s).unwrap();
+        assert!(yard.rig.gets_done(&mover));
+        assert!(pool.step_gap(&mover).unwrap().blocks > 0);
+        let memory = pool.graph_memory().unwrap();
+        // The capture has a handle of its own.
+        let capture = captures.then(|| memory.capture(&mover).unwrap());
+        drop(mover);
+        kept.iter().for_each(|thing| _ = yard.read(&user, thing));
+        drop((capture, memory, kept, s, user));
+        yard.done(pool);
+    }
+}
+
 /// No more is copied than the budget says, and what is left is said.
 pub fn budgets_are_kept<M: Machine>(make: impl Fn(u16, u64) -> M) {
     for (budget, most) in [
@@ -384,6 +407,53 @@ pub fn threads_pin_while_blocks_move<M: Machine>(make: impl Fn(u16, u64) -> M) {
     yard.rig.assert_quiet();
     drop(pool);
     yard.rig.assert_nothing_leaked();
+}
+
+/// Threads pin the same blocks at once, each on a stream of its own, and drop them whoever is last, while
+/// others have gaps, hits, misses, frees and trims.
+pub fn threads_share_blocks_that_move<M: Machine>(make: impl Fn(u16, u64) -> M) {
+    let mut yard = Yard { rig: Rig::new(make, 1, 128 * MIB), labels: 1 };
+    let pool = yard.builder().build().unwrap();
+    let writer = pool.stream(D0).unwrap();
+    let sizes = [5000, 600_000, 1_500_000, 3_000_000];
+    let things: Vec<Arc<Thing>> =
+        (0..24).map(|n| Arc::new(yard.get(&writer, sizes[n % sizes.len()]))).collect();
+    let (yard, pool, writer) = (&yard, &pool, &writer);
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let mut things = things.clone();
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                let stream = pool.stream(D0).unwrap();
+                stream.wait(writer).unwrap();
+                let mut own = Vec::new();
+                while !things.is_empty() {
+                    for _ in 0..4 {
+                        yard.read(&stream, &things[rng.below(things.len() as u64) as usize]);
+                    }
+                    own.push(yard.rig.get(&stream, sizes[rng.below(4) as usize]));
+                    if own.len() > 5 {
+                        yard.rig.free(&stream, own.swap_remove(rng.below(5) as usize));
+                    }
+                    match rng.below(6) {
+                        0 => _ = things.swap_remove(rng.below(things.len() as u64) as usize),
+                        1 => {
+                            yard.rig.machine.pass_time();
+                            pool.begin_step();
+                            pool.step_gap(&stream).unwrap();
+                        }
+                        2 if seed == 0 => _ = pool.trim(D0, 0).unwrap(),
+                        _ => {}
+                    }
+                }
+                own.into_iter().for_each(|block| yard.rig.free(&stream, block));
+            });
+        }
+        drop(things);
+    });
+    pool.check_invariants_at(Level::Full);
+    assert_eq!(pool.stats().devices[0].live_bytes, 0);
+    yard.rig.assert_quiet();
 }
 
 /// What may not be asked for is refused, and changes nothing.

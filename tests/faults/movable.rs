@@ -155,3 +155,40 @@ fn a_copy_that_fails_moves_nothing() {
         assert!(moved > 0);
     }
 }
+
+/// About a stream whose driver has failed to answer nobody can tell when its copies are over: nothing is
+/// moved by them, and every stream still gets what it could before.
+#[test]
+fn a_stream_without_answers_moves_nothing() {
+    for setup in SETUPS {
+        if setup.completion == Completion::Scheduled {
+            continue;
+        }
+        let yard = Yard::new(setup);
+        let Yard { rig, pool, s, t, .. } = &yard;
+        // Somebody asks about it, in vain.
+        let lost = pool.stream(DEVICE).unwrap();
+        drop(lost.alloc::<u8>(3 << 20).unwrap());
+        let code = ErrorCode::Unknown;
+        rig.sim.inject(Fault { call: Call::EventQuery, nth: 1, code, sticky: true });
+        drop(t.alloc::<u8>(3 << 20).unwrap());
+        rig.sim.clear_faults();
+        assert_eq!(pool.stats().poisoned_streams, 1, "{setup:?}");
+        rig.pass_time();
+        for _ in 0..2 {
+            let gap = pool.step_gap(&lost).unwrap();
+            rig.pass_time();
+            assert_eq!(gap.blocks, 0, "moved where no other stream can follow: {setup:?}");
+        }
+        assert_eq!((yard.read(s), yard.read(t)), (8, 8), "{setup:?}");
+        // Other streams do move them, once two have been asked about.
+        rig.pass_time();
+        let gaps = [0; 3].map(|_| {
+            let gap = pool.step_gap(s).unwrap();
+            rig.pass_time();
+            gap.blocks
+        });
+        assert!(gaps.iter().sum::<u64>() > 0, "{setup:?}");
+        rig.assert_quiet("");
+    }
+}

@@ -2,7 +2,10 @@
 
 use crate::{CAPACITY, D0, MIB};
 use millpond::driver::sim::SimDriver;
-use millpond::{Builder, DeviceId, Error, Headroom, Level, Pool};
+use millpond::{
+    Budget, Builder, Defragmentation, DeviceId, Error, Generations, Headroom, Level, Movable, Pool,
+    StepTiming,
+};
 use millpond_simgpu::Sim;
 use std::time::Duration;
 
@@ -86,5 +89,49 @@ fn devices_without_memory() {
             Err(error) => assert!(matches!(error, Error::Driver(_)), "{error:?}"),
         }
         assert!(sim.leaks().is_empty(), "{bytes}: {}", sim.leaks());
+    }
+}
+
+#[test]
+fn budgets_of_moves() {
+    let longest = [Duration::ZERO, Duration::from_nanos(1), Duration::MAX];
+    let shares = [0.0, -1.0, 1.0, f64::MIN_POSITIVE, f64::INFINITY, f64::NAN];
+    let ages = |share| Generations::default().share(share).every(0).promotion(0);
+    let mut budgets: Vec<Defragmentation> =
+        shares.iter().map(|&share| Defragmentation::Generational(ages(share))).collect();
+    let shares = shares.iter().map(|&share| Budget::Share(share));
+    let times = longest.iter().map(|&time| Budget::Time(time));
+    let others = [Budget::Bytes(0), Budget::Bytes(u64::MAX), Budget::Unlimited];
+    let all = shares.chain(times).chain(others);
+    budgets.extend(all.map(|budget| Defragmentation::Compaction { budget }));
+    for how in budgets {
+        for (step, bytes_per_second) in
+            longest.iter().flat_map(|&step| [0, 1, u64::MAX].map(|rate| (step, rate)))
+        {
+            let sim = Sim::builder().capacity(CAPACITY).oracle(true).build().unwrap();
+            let pool = Pool::builder(SimDriver::new(sim.clone()))
+                .defragmentation(how)
+                .step_timing(StepTiming::Given { step, bytes_per_second })
+                .build()
+                .unwrap();
+            let stream = pool.stream(D0).unwrap();
+            let bytes = CAPACITY as usize / 32;
+            let blocks: Vec<Movable> =
+                (0..16).map(|_| stream.alloc_movable(bytes).unwrap()).collect();
+            blocks.iter().for_each(|block| drop(block.pin(&stream).unwrap()));
+            let blocks: Vec<Movable> = blocks.into_iter().step_by(2).collect();
+            for _ in 0..3 {
+                pool.begin_step();
+                let moved = pool.step_gap(&stream).unwrap();
+                assert!(
+                    moved.bytes <= CAPACITY,
+                    "{how:?}, {step:?}, {bytes_per_second}: {moved:?}"
+                );
+            }
+            pool.check_invariants_at(Level::Full);
+            drop((blocks, stream, pool));
+            assert_eq!(sim.hazard_count(), 0);
+            assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+        }
     }
 }
