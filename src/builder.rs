@@ -201,6 +201,7 @@ impl Builder {
     /// How movable blocks move at step gaps: see [`Pool::step_gap`]. Default: they do not.
     #[must_use]
     pub fn defragmentation(mut self, defragmentation: Defragmentation) -> Self {
+        self.settings.gaps = defragmentation != Defragmentation::Off;
         self.defragmentation = defragmentation;
         self
     }

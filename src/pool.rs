@@ -237,9 +237,9 @@ impl Pool {
     /// before the optimizer. The one place where [`Movable`](crate::Movable) blocks of the stream's
     /// device move, as [`Builder::defragmentation`] says: by copies on `stream`, which run after what it
     /// was given. Those that are pinned stay, and those that work may still use, and all of them where
-    /// the driver has failed to answer about `stream`. Then idle memory beyond
-    /// what the last step had in use at once goes back to the driver, as far as the work is over; none of
-    /// a fixed size's. Nothing is waited for, but for a moment, without virtual memory management, a
+    /// the driver has failed to answer about `stream`. Then, with [`Builder::stitching`], idle pages come
+    /// together by mapping them anew, at most 256 of them; and idle memory beyond what the last step had in
+    /// use at once goes back to the driver, as far as the work is over; none of a fixed size's. Nothing is waited for, but for a moment, without virtual memory management, a
     /// device whose plain allocations are to go. Misses on the device wait meanwhile; hits, frees and
     /// pins of other blocks go on.
     ///

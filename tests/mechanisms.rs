@@ -11,7 +11,7 @@ use millpond::{
     Error, Growth, Headroom, Level, Lifetime, LimitedBy, Merging, Movable, Pool, Preallocation,
     Recycling, Stats, Stream,
 };
-use millpond_simgpu::Sim;
+use millpond_simgpu::{Sim, Touch};
 use std::sync::Arc;
 use std::time::Duration;
 use support::Watched;
@@ -365,4 +365,53 @@ fn large_blocks_count_where_they_lie() {
     };
     assert_eq!(blocks(2 * MIB, [Lifetime::Persistent; 2]), 0);
     assert_eq!(blocks(4 * MIB, [Lifetime::Persistent, Lifetime::Transient]), 1);
+}
+
+/// Stitching leaves islands of idle pages, which a step gap brings together again: without copies, and
+/// without memory from the driver.
+#[test]
+fn idle_pages_come_together_at_a_gap() {
+    const PAGES: usize = 2 << 20;
+    let mut joined = 0;
+    let mut largest_without_moves = |defragmentation| {
+        let sim = Sim::builder().devices(1).oracle(true).build().unwrap();
+        let builder = Pool::builder(SimDriver::new(sim.clone())).defragmentation(defragmentation);
+        let pool = builder.headroom(Headroom::Share(0.0)).build().unwrap();
+        let stream = pool.stream(DeviceId(0)).unwrap();
+        // Forty pages of idle memory, of which others need ten in the middle.
+        let alloc = |pages: usize| stream.alloc::<u8>(pages * PAGES).unwrap();
+        let (whole, still) = (alloc(40), alloc(1));
+        drop(whole);
+        let [low, middle, high] = [20, 10, 10].map(alloc);
+        drop(middle);
+        let island = alloc(14);
+        assert_eq!(pool.stats().devices[0].ladder.moved, 1, "it was stitched");
+        drop((low, high, island));
+        let reserved = pool.reserved_bytes(DeviceId(0)).unwrap();
+        let gap = pool.step_gap(&stream).unwrap();
+        assert_eq!((gap.blocks, gap.returned_bytes), (0, 0), "{gap:?}");
+        joined = gap.joined_bytes;
+        pool.check_invariants_at(Level::Full);
+        assert_eq!(pool.reserved_bytes(DeviceId(0)).unwrap(), reserved);
+        // As it fits, without another page behind it.
+        let fits = |pages: &usize| {
+            let before = pool.stats().devices[0].ladder;
+            let block = alloc(*pages);
+            let touch = Touch::write(block.address(), block.bytes());
+            sim.launch(stream.handle().into(), &[touch]).unwrap();
+            let ladder = pool.stats().devices[0].ladder;
+            (ladder.moved, ladder.created) == (before.moved, before.created)
+        };
+        let largest = (1..=40).take_while(fits).last().unwrap();
+        drop((still, stream));
+        pool.check_invariants_at(Level::Full);
+        drop(pool);
+        assert_eq!(sim.hazard_count(), 0);
+        assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+        largest
+    };
+    let budget = Budget::Bytes(0);
+    let without = largest_without_moves(Defragmentation::Off);
+    let with = largest_without_moves(Defragmentation::Compaction { budget });
+    assert_eq!((without, with, joined), (20, 40, 10 * PAGES as u64));
 }

@@ -79,6 +79,8 @@ pub struct Settings {
     pub preallocation: Preallocation,
     pub limited_by: LimitedBy,
     pub watermarks: Option<Watermarks>,
+    /// Whether there are step gaps, at which blocks may move and idle memory comes together.
+    pub gaps: bool,
     /// How long a miss may wait on the host for fences before it reports out-of-memory.
     pub host_wait: Duration,
 }
@@ -95,6 +97,7 @@ impl Default for Settings {
             preallocation: Preallocation::default(),
             limited_by: LimitedBy::Device,
             watermarks: None,
+            gaps: false,
             host_wait: Duration::from_secs(1),
         }
     }

@@ -13,6 +13,9 @@ use crate::slot::{Place, Slot};
 use crate::sync::{Arc, Mutex, lock};
 use std::time::{Duration, Instant};
 
+/// Idle pages that a gap may bring together: a mapping each.
+const REJOINED: u64 = 256;
+
 /// The movable blocks of a device.
 #[derive(Default)]
 pub struct Movables {
@@ -274,6 +277,12 @@ impl Core {
             round.carry_out(gaps, device, &mut arena, &plan, on, &mut ground);
             if round.failed.is_some() {
                 break;
+            }
+        }
+        if round.failed.is_none() {
+            match arena.rejoin(on, REJOINED) {
+                Ok(bytes) => round.moved.joined_bytes = bytes,
+                Err(denied) => round.failed = Some(denied),
             }
         }
         let (needed, slack) = arena.needed(gaps.peak.max(device.gauge.peak_of_step()));

@@ -67,6 +67,8 @@ pub struct Moved {
     pub left_blocks: u64,
     /// Their bytes.
     pub left_bytes: u64,
+    /// Bytes of idle pages that were brought together, without copies.
+    pub joined_bytes: u64,
     /// Bytes that went back to the driver.
     pub returned_bytes: u64,
 }

@@ -53,7 +53,10 @@ impl Arena {
     /// first few megabytes of small blocks are not counted.
     pub(super) fn budget(&self, region: u8, peak_live: u64, pending: u64) -> u64 {
         let small = match region {
-            SMALL => self.regions[usize::from(SMALL)].backed + self.pages.page_bytes(),
+            // Where there are step gaps they may be given idle pages of large blocks', and give theirs back.
+            SMALL if !self.settings.gaps => {
+                self.regions[usize::from(SMALL)].backed + self.pages.page_bytes()
+            }
             // What small blocks spread over counts as live.
             _ => 0,
         };

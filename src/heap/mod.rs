@@ -26,6 +26,7 @@ mod plain;
 mod plan;
 mod planned;
 mod reclaim;
+mod rejoin;
 mod relocate;
 mod segment_policy;
 mod segments;

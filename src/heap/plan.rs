@@ -24,7 +24,7 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    fn of_region(&self, region: u8) -> Range<usize> {
+    pub(super) fn of_region(&self, region: u8) -> Range<usize> {
         if region == SMALL { 0..self.large } else { self.large..self.pieces.len() }
     }
 
@@ -247,7 +247,7 @@ impl Arena {
 
     /// The places in a window that need a page, those that have one of their own to come back, and how
     /// many do not. An error are the places that cannot get a page yet.
-    fn assign(
+    pub(super) fn assign(
         &self,
         survey: &Survey,
         window: Window,
@@ -327,7 +327,7 @@ impl Arena {
 
     /// Chooses `count` pages to take: from the smallest idle runs first, so that fragments come
     /// together, and from their upper ends. Returns how many there are too few.
-    fn choose_givers(&self, runs: Vec<Range<u64>>, plan: &mut Plan, count: u64) -> u64 {
+    pub(super) fn choose_givers(&self, runs: Vec<Range<u64>>, plan: &mut Plan, count: u64) -> u64 {
         let mut givers = self.whole_pages(runs);
         givers.sort_unstable_by_key(|giver| (giver.len(), giver.start));
         // Some may have been chosen for the places where they are mapped.

@@ -34,7 +34,7 @@ enum Step {
 
 /// What a plan has claimed so far.
 #[derive(Default)]
-struct Claims {
+pub(super) struct Claims {
     /// The window's extents, by address, and whether they were holes.
     parts: Vec<(u32, bool)>,
     /// What the window leaves of its first and last piece, and whether that is a hole.
@@ -45,7 +45,7 @@ struct Claims {
 
 impl Claims {
     /// All extents with memory behind them.
-    fn resident(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn resident(&self) -> impl Iterator<Item = u32> {
         let parts = self.parts.iter().filter(|part| !part.1).map(|part| part.0);
         parts.chain(self.givers.iter().copied())
     }
@@ -88,25 +88,9 @@ impl Arena {
         asked: &mut Asked,
     ) -> Result<Step, Denied> {
         let Aim { request, effort, .. } = aim;
-        let mut claims = Claims::default();
-        let places = plan.takings.iter().map(|taking| taking.from);
-        let ready = self.claim_window(survey, &plan.window, &mut claims).and_then(|claimed| {
-            Ok(claimed
-                && self.claim_givers(survey, Some(&plan.window), places, &mut claims)?
-                && (effort != Effort::Wait
-                    || claims.resident().all(|index| self.wait_for(index, request.stream, asked))))
-        });
-        match ready {
-            Ok(true) => {}
-            Ok(false) => {
-                self.unwind(claims);
-                return Ok(Step::Again);
-            }
-            Err(denied) => {
-                self.unwind(claims);
-                return Err(denied);
-            }
-        }
+        let Some(claims) = self.claim_all(survey, plan, aim, asked)? else {
+            return Ok(Step::Again);
+        };
         let foreign = claims.resident().any(|index| self.is_foreign(index, request.stream));
         let over = claims.resident().all(|index| self.is_over(index));
         match self.move_pages(plan, over, request) {
@@ -131,6 +115,37 @@ impl Arena {
                     true => Ok(Step::Failed),
                     false => Err(Denied::Driver(error)),
                 }
+            }
+        }
+    }
+
+    /// Claims what a plan needs, and makes the stream wait for it where the effort says so. `None`, and
+    /// nothing is claimed, where something was claimed by others first, or cannot be waited for.
+    pub(super) fn claim_all(
+        &mut self,
+        survey: &Survey,
+        plan: &Plan,
+        aim: Aim,
+        asked: &mut Asked,
+    ) -> Result<Option<Claims>, Denied> {
+        let Aim { request, effort, .. } = aim;
+        let mut claims = Claims::default();
+        let places = plan.takings.iter().map(|taking| taking.from);
+        let ready = self.claim_window(survey, &plan.window, &mut claims).and_then(|claimed| {
+            Ok(claimed
+                && self.claim_givers(survey, Some(&plan.window), places, &mut claims)?
+                && (effort != Effort::Wait
+                    || claims.resident().all(|index| self.wait_for(index, request.stream, asked))))
+        });
+        match ready {
+            Ok(true) => Ok(Some(claims)),
+            Ok(false) => {
+                self.unwind(claims);
+                Ok(None)
+            }
+            Err(denied) => {
+                self.unwind(claims);
+                Err(denied)
             }
         }
     }
@@ -292,7 +307,7 @@ impl Arena {
     }
 
     /// Gives claimed extents back as they were.
-    fn unwind(&mut self, claims: Claims) {
+    pub(super) fn unwind(&mut self, claims: Claims) {
         let rests = claims.rests.into_iter().map(|(_, index, hole)| (index, hole));
         for (index, hole) in claims.parts.into_iter().chain(rests) {
             self.settle(index, if hole { State::Hole } else { State::Free });
@@ -304,7 +319,12 @@ impl Arena {
 
     /// Brings the pages of a plan together behind the window. On an error every page is back at its
     /// home, or spare.
-    fn move_pages(&mut self, plan: &Plan, over: bool, request: Request) -> DriverResult<()> {
+    pub(super) fn move_pages(
+        &mut self,
+        plan: &Plan,
+        over: bool,
+        request: Request,
+    ) -> DriverResult<()> {
         // Pages at home nowhere: new ones, and spare ones.
         let mut loose = self.pages.create(&mut self.supply, plan.fresh)?;
         let mut moves: Vec<Move> = Vec::with_capacity(plan.places.len());
@@ -349,7 +369,7 @@ impl Arena {
     }
 
     /// Whether all work that an extent waits for is known to be over.
-    fn is_over(&self, index: u32) -> bool {
+    pub(super) fn is_over(&self, index: u32) -> bool {
         self.block(index).all_fences(|fence| self.fences.completed(fence))
     }
 
@@ -361,6 +381,18 @@ impl Arena {
         over: bool,
         request: Request,
     ) -> Result<(u32, Word), Denied> {
+        let joined = self.unite(plan, claims, over, request);
+        self.hand_out(joined, request, None)
+    }
+
+    /// Makes one claimed extent of the window.
+    pub(super) fn unite(
+        &mut self,
+        plan: &Plan,
+        claims: Claims,
+        over: bool,
+        request: Request,
+    ) -> u32 {
         // Whatever is still in flight on this memory, the stream runs after it.
         let fences = if over {
             FenceSet::default()
@@ -389,7 +421,7 @@ impl Arena {
         {
             self.settle(rest, State::Free);
         }
-        self.hand_out(base, request, None)
+        base
     }
 
     /// Files claimed extents, which together were whole pages, as the holes that they have become.

@@ -102,6 +102,49 @@ pub(super) fn tightest_window(
     best.map(|best| best.1)
 }
 
+/// The largest idle piece, and as much more as it can grow: over the holes beside it to the idle pieces beyond,
+/// the smaller holes first, as long as these take at most `most` pages, and no more than there are whole idle
+/// ones outside. `None` where it grows over no hole.
+pub(super) fn widest_window(pieces: &[Piece], page: u64, most: u64) -> Option<Window> {
+    let is_idle = |at: &usize| pieces[*at].kind == Kind::Usable;
+    let largest = (0..pieces.len()).filter(is_idle).max_by_key(|&at| pieces[at].bytes)?;
+    let run = runs(pieces).find(|run| run.contains(&largest))?;
+    let (mut first, mut last, mut missing) = (largest, largest, 0);
+    loop {
+        // The next idle piece on either side, with the pages of the hole before it.
+        let below = (*run.start()..first).rev().find(is_idle).map(|at| (at, at + 1..first));
+        let above = (last + 1..=*run.end()).find(is_idle).map(|at| (at, last + 1..at));
+        let next = below.into_iter().chain(above).map(|(at, holes)| {
+            (pieces[holes].iter().map(|hole| hole.bytes / page).sum::<u64>(), at)
+        });
+        let fits = |&(holes, at): &(u64, usize)| {
+            let (below, above) = (&pieces[..first.min(at)], &pieces[last.max(at) + 1..]);
+            missing + holes <= most.min(whole_pages(below, page) + whole_pages(above, page))
+        };
+        let Some((holes, at)) = next.filter(fits).min() else { break };
+        missing += holes;
+        (first, last) = (first.min(at), last.max(at));
+    }
+    let (start, end) = (pieces[first].address, pieces[last].end());
+    (missing > 0).then_some(Window { start, end, first, last, missing })
+}
+
+/// Whole pages that are idle.
+fn whole_pages(pieces: &[Piece], page: u64) -> u64 {
+    let idle = pieces.iter().filter(|piece| piece.kind == Kind::Usable);
+    let runs = idle.fold((0, 0..0), |(pages, run): (u64, Range<u64>), piece| {
+        if run.end == piece.address {
+            return (pages, run.start..piece.end());
+        }
+        (pages + pages_within(&run, page), piece.address..piece.end())
+    });
+    runs.0 + pages_within(&runs.1, page)
+}
+
+fn pages_within(run: &Range<u64>, page: u64) -> u64 {
+    (run.end / page).saturating_sub(run.start.div_ceil(page))
+}
+
 /// The runs of neighbouring pieces that are not `Pending`.
 fn runs(pieces: &[Piece]) -> impl Iterator<Item = RangeInclusive<usize>> {
     let mut next = 0;
@@ -298,6 +341,57 @@ mod tests {
             let found = best_window(&pieces, bytes, PAGE);
             prop_assert_eq!(found.map(|w| w.missing), want);
             found.map_or(Ok(()), |window| fits(&pieces, &window, bytes))?;
+        }
+
+        /// By all windows from idle piece to idle piece around the largest: one that was not taken needs too
+        /// much, or is no larger on one side.
+        #[test]
+        fn the_largest_grows_as_far_as_it_may(
+            spec in prop::collection::vec((0u8..4, 1u64..30, any::<bool>()), 1..12),
+            most in 0u64..40,
+        ) {
+            let pieces = build(&spec);
+            let idle: Vec<_> = pieces.iter().filter(|piece| piece.kind == Kind::Usable).collect();
+            let Some(largest) = idle.iter().map(|piece| piece.bytes).max() else { return Ok(()) };
+            let all = (0..pieces.last().unwrap().end() / PAGE + 1).filter(|page| {
+                (page * PAGE..(page + 1) * PAGE).all(|at| {
+                    idle.iter().any(|piece| piece.address <= at && at < piece.end())
+                })
+            });
+            let all: Vec<u64> = all.collect();
+            let may = |start: u64, end: u64| {
+                // Whole pages that lie outside by half are nobody's to take either.
+                let outside = |page: &&u64| **page * PAGE >= end || (**page + 1) * PAGE <= start;
+                let outside = all.iter().filter(outside).count() as u64;
+                missing(&pieces, start, end - start).is_some_and(|pages| pages <= most.min(outside))
+            };
+            match widest_window(&pieces, PAGE, most) {
+                Some(window) => {
+                    let Window { start, end, .. } = window;
+                    fits(&pieces, &window, end - start)?;
+                    prop_assert!(window.missing > 0 && may(start, end), "too much: {:?}", window);
+                    let inside = |piece: &&&Piece| start <= piece.address && piece.end() <= end;
+                    prop_assert!(idle.iter().filter(inside).any(|piece| piece.bytes == largest));
+                    let below = idle.iter().filter(|piece| piece.end() <= start).next_back();
+                    prop_assert!(below.is_none_or(|piece| !may(piece.address, end)));
+                    let above = idle.iter().find(|piece| piece.address >= end);
+                    prop_assert!(above.is_none_or(|piece| !may(start, piece.end())));
+                }
+                None => {
+                    // It, and what touches it.
+                    let largest = idle.iter().rposition(|piece| piece.bytes == largest).unwrap();
+                    let touch = |at: usize| idle[at].end() == idle[at + 1].address;
+                    let low = (0..largest).rev().find(|&at| !touch(at)).map_or(0, |at| at + 1);
+                    let high = (largest..idle.len() - 1).find(|&at| !touch(at));
+                    let high = high.unwrap_or(idle.len() - 1);
+                    let (start, end) = (idle[low].address, idle[high].end());
+                    let below = low.checked_sub(1).map(|at| (idle[at].address, end));
+                    let above = idle.get(high + 1).map(|piece| (start, piece.end()));
+                    for (start, end) in below.into_iter().chain(above) {
+                        prop_assert!(!may(start, end), "{}..{}", start, end);
+                    }
+                }
+            }
         }
     }
 }
