@@ -319,7 +319,8 @@ impl<M: Machine> Rig<M> {
         let event = self.raw.create_event(stream.device()).unwrap();
         self.raw.record(stream.device(), event, stream.handle()).unwrap();
         self.machine.pass_time();
-        let timeout = Duration::from_millis(50);
+        // What does not hang is over long before, also on a busy host.
+        let timeout = Duration::from_secs(10);
         let done = self.raw.synchronize(stream.device(), event, timeout).unwrap();
         self.raw.destroy_event(stream.device(), event).unwrap();
         done
