@@ -7,11 +7,11 @@ mod support;
 use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
 use millpond::{
-    Bucket, BucketLimit, Buckets, Budget, Builder, Caching, Coalescing, Defragmentation, DeviceId,
-    Error, Growth, Headroom, Level, Lifetime, LimitedBy, Merging, Movable, Pool, Preallocation,
-    Recycling, Stats, Stream,
+    Bucket, BucketLimit, Buckets, Budget, Buffer, Builder, Caching, Coalescing, Defragmentation,
+    DeviceId, Error, Growth, Headroom, Level, Lifetime, LimitedBy, Merging, Movable, Pool,
+    Preallocation, Recycling, Stats, Stream,
 };
-use millpond_simgpu::{Sim, Touch};
+use millpond_simgpu::{Completion, Sim, Touch};
 use std::sync::Arc;
 use std::time::Duration;
 use support::Watched;
@@ -367,26 +367,38 @@ fn large_blocks_count_where_they_lie() {
     assert_eq!(blocks(4 * MIB, [Lifetime::Persistent, Lifetime::Transient]), 1);
 }
 
+const PAGE: usize = 2 << 20;
+
+/// Forty pages of idle memory, of which ten in the middle went to a request that was stitched: an island of
+/// 14. All of it was written by `stream`.
+fn leave_an_island(sim: &Sim, pool: &Pool, stream: &Stream) -> Buffer<u8> {
+    let alloc = |pages: usize| {
+        let block = stream.alloc::<u8>(pages * PAGE).unwrap();
+        let touch = Touch::write(block.address(), block.bytes());
+        sim.launch(stream.handle().into(), &[touch]).unwrap();
+        block
+    };
+    let (whole, still) = (alloc(40), alloc(1));
+    drop(whole);
+    let [low, middle, high] = [20, 10, 10].map(alloc);
+    drop(middle);
+    let island = alloc(14);
+    assert_eq!(pool.stats().devices[0].ladder.moved, 1, "it was stitched");
+    drop((low, high, island));
+    still
+}
+
 /// Stitching leaves islands of idle pages, which a step gap brings together again: without copies, and
 /// without memory from the driver.
 #[test]
 fn idle_pages_come_together_at_a_gap() {
-    const PAGES: usize = 2 << 20;
     let mut joined = 0;
-    let mut largest_without_moves = |defragmentation| {
+    let mut largest_that_fits = |defragmentation| {
         let sim = Sim::builder().devices(1).oracle(true).build().unwrap();
         let builder = Pool::builder(SimDriver::new(sim.clone())).defragmentation(defragmentation);
         let pool = builder.headroom(Headroom::Share(0.0)).build().unwrap();
         let stream = pool.stream(DeviceId(0)).unwrap();
-        // Forty pages of idle memory, of which others need ten in the middle.
-        let alloc = |pages: usize| stream.alloc::<u8>(pages * PAGES).unwrap();
-        let (whole, still) = (alloc(40), alloc(1));
-        drop(whole);
-        let [low, middle, high] = [20, 10, 10].map(alloc);
-        drop(middle);
-        let island = alloc(14);
-        assert_eq!(pool.stats().devices[0].ladder.moved, 1, "it was stitched");
-        drop((low, high, island));
+        let still = leave_an_island(&sim, &pool, &stream);
         let reserved = pool.reserved_bytes(DeviceId(0)).unwrap();
         let gap = pool.step_gap(&stream).unwrap();
         assert_eq!((gap.blocks, gap.returned_bytes), (0, 0), "{gap:?}");
@@ -396,9 +408,7 @@ fn idle_pages_come_together_at_a_gap() {
         // As it fits, without another page behind it.
         let fits = |pages: &usize| {
             let before = pool.stats().devices[0].ladder;
-            let block = alloc(*pages);
-            let touch = Touch::write(block.address(), block.bytes());
-            sim.launch(stream.handle().into(), &[touch]).unwrap();
+            drop(stream.alloc::<u8>(*pages * PAGE).unwrap());
             let ladder = pool.stats().devices[0].ladder;
             (ladder.moved, ladder.created) == (before.moved, before.created)
         };
@@ -411,7 +421,26 @@ fn idle_pages_come_together_at_a_gap() {
         largest
     };
     let budget = Budget::Bytes(0);
-    let without = largest_without_moves(Defragmentation::Off);
-    let with = largest_without_moves(Defragmentation::Compaction { budget });
-    assert_eq!((without, with, joined), (20, 40, 10 * PAGES as u64));
+    let without = largest_that_fits(Defragmentation::Off);
+    let with = largest_that_fits(Defragmentation::Compaction { budget });
+    assert_eq!((without, with, joined), (20, 40, 10 * PAGE as u64));
+}
+
+/// Work that used the pages is still to run when they come together: others wait for it.
+#[test]
+fn what_has_come_together_waits_for_its_work() {
+    let sim = Sim::builder().oracle(true).completion(Completion::Lag(1_000_000)).build().unwrap();
+    let builder = Pool::builder(SimDriver::new(sim.clone()));
+    let mode = Defragmentation::Compaction { budget: Budget::Bytes(0) };
+    let pool = builder.headroom(Headroom::Share(0.0)).defragmentation(mode).build().unwrap();
+    let [s, t] = [0; 2].map(|_| pool.stream(DeviceId(0)).unwrap());
+    let still = leave_an_island(&sim, &pool, &s);
+    assert_eq!(pool.step_gap(&s).unwrap().joined_bytes, 10 * PAGE as u64);
+    let block = t.alloc::<u8>(40 * PAGE).unwrap();
+    let touch = Touch::write(block.address(), block.bytes());
+    sim.launch(t.handle().into(), &[touch]).unwrap();
+    assert_eq!(sim.hazard_count(), 0, "it raced: {:?}", sim.hazards().first());
+    assert!(pool.stats().devices[0].ladder.waited > 0, "{:?}", pool.stats().devices[0].ladder);
+    drop((block, still, s, t));
+    pool.check_invariants_at(Level::Full);
 }
