@@ -372,7 +372,7 @@ mod tests {
                     prop_assert!(window.missing > 0 && may(start, end), "too much: {:?}", window);
                     let inside = |piece: &&&Piece| start <= piece.address && piece.end() <= end;
                     prop_assert!(idle.iter().filter(inside).any(|piece| piece.bytes == largest));
-                    let below = idle.iter().filter(|piece| piece.end() <= start).next_back();
+                    let below = idle.iter().rfind(|piece| piece.end() <= start);
                     prop_assert!(below.is_none_or(|piece| !may(piece.address, end)));
                     let above = idle.iter().find(|piece| piece.address >= end);
                     prop_assert!(above.is_none_or(|piece| !may(start, piece.end())));
