@@ -21,12 +21,12 @@ pub struct Profiling {
     /// Steps from the start after which recording ends: see [`crate::Pool::begin_step`]. What comes
     /// before the first does not count as one. `None` for all.
     pub steps: Option<u64>,
-    /// Most allocations and frees of a device, after which its recording ends.
+    /// Most events of a device, after which its recording ends: allocations and frees, steps, and moves.
     pub events: u64,
 }
 
 impl Default for Profiling {
-    /// All steps, and four million allocations and frees a device (some 100 MB of host memory).
+    /// All steps, and four million events a device (some 100 MB of host memory).
     fn default() -> Self {
         Self { steps: None, events: 1 << 22 }
     }
@@ -101,32 +101,32 @@ impl Recorder {
 
     /// A block was allocated; `hint` is its name, since no other grant has the same.
     pub fn allocated(&self, hint: Hint, stream: StreamId, bytes: u64) {
-        self.push(Event::Alloc { block: hint.0, stream: u32::from(stream.get()), bytes });
+        self.push(Noted::Event(Event::Alloc {
+            block: hint.0,
+            stream: u32::from(stream.get()),
+            bytes,
+        }));
     }
 
     /// A block is about to be free.
     pub fn freeing(&self, hint: Hint) {
-        self.push(Event::Free { block: hint.0 });
+        self.push(Noted::Event(Event::Free { block: hint.0 }));
     }
 
     /// A block has come to lie elsewhere, under another hint.
     pub fn moved(&self, from: Hint, to: Hint) {
-        if self.is_on() {
-            self.queue.push(Noted::Moved { from, to });
-        }
+        self.push(Noted::Moved { from, to });
     }
 
     /// A step begins, by its number.
     pub fn step(&self, number: u64) {
-        if self.is_on() {
-            self.queue.push(Noted::Event(Event::Step));
-        }
+        self.push(Noted::Event(Event::Step));
         if self.limits.steps.is_some_and(|steps| number > steps) {
             self.stop();
         }
     }
 
-    fn push(&self, event: Event) {
+    fn push(&self, noted: Noted) {
         if !self.is_on() {
             return;
         }
@@ -134,7 +134,7 @@ impl Recorder {
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.limits.events {
             return self.stop();
         }
-        self.queue.push(Noted::Event(event));
+        self.queue.push(noted);
     }
 
     /// Starts over: what was recorded is forgotten.
@@ -164,6 +164,6 @@ impl Recorder {
     /// Host memory held, in bytes.
     pub fn bytes(&self) -> u64 {
         // Relaxed: a figure.
-        self.count.load(Ordering::Relaxed).min(self.limits.events) * size_of::<Event>() as u64
+        self.count.load(Ordering::Relaxed).min(self.limits.events) * size_of::<Noted>() as u64
     }
 }

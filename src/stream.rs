@@ -168,7 +168,8 @@ impl Stream {
         Ok(Buffer::new(&self.0.core, device, grant, len))
     }
 
-    /// Allocates `len` values of `T` in a block that the pool may move while nobody has it pinned.
+    /// Allocates `len` values of `T` in a block that the pool may move while nobody has it pinned. Where
+    /// blocks may move ([`crate::Builder::defragmentation`]) it takes a lock, for a moment.
     ///
     /// # Errors
     /// As [`Stream::alloc`], and [`Error::Capturing`].

@@ -297,6 +297,7 @@ impl Core {
                 device.blocks.bookkeeping()
                     + device.shards.bytes()
                     + device.recorder.as_ref().map_or(0, Recorder::bytes)
+                    + device.movables.bytes()
                     + device.planner.as_ref().map_or(0, Planner::bytes)
                     + lock(&device.arena).bookkeeping()
             })

@@ -128,6 +128,16 @@ impl Movables {
         newcomers.slots.push((Arc::clone(slot), hint));
     }
 
+    /// Host memory held, in bytes.
+    pub fn bytes(&self) -> u64 {
+        let newcomers = lock(&self.newcomers).slots.len() as u64;
+        let members = lock(&self.gaps).members.len() as u64;
+        // Each has a slot of its own, with two counts.
+        let slot = (size_of::<Slot>() + 2 * size_of::<usize>()) as u64;
+        newcomers * (slot + size_of::<(Arc<Slot>, Hint)>() as u64)
+            + members * (slot + size_of::<Member>() as u64)
+    }
+
     fn rate(&self, gaps: &Gaps) -> u64 {
         match self.timing {
             StepTiming::Given { bytes_per_second, .. } => bytes_per_second,

@@ -433,7 +433,15 @@ impl Planner {
 
     /// Host memory held, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.recorder.bytes() + self.positions.bytes()
+        let state = lock(&self.state);
+        let mut ranges: usize = state.old.iter().map(Range::bookkeeping).sum();
+        let mut bytes = 0;
+        if let Phase::Planned(active) = &state.phase {
+            let each = size_of::<plan::Planned>() + size_of::<((u32, u32), u64)>();
+            bytes = active.plan.requests().len() * each;
+            ranges += active.range.as_ref().map_or(0, Range::bookkeeping);
+        }
+        self.recorder.bytes() + self.positions.bytes() + (bytes + ranges) as u64
     }
 }
 

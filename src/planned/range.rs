@@ -195,6 +195,13 @@ impl Range {
         kept
     }
 
+    /// Host memory held beside the descriptors, in bytes.
+    pub fn bookkeeping(&self) -> usize {
+        self.requests.len() * size_of::<((u32, u32), Place)>()
+            + self.places.len() * size_of::<((u64, u64), u32)>()
+            + self.segments.len() * size_of::<(u64, Segment)>()
+    }
+
     /// Checks the invariants; panics with what is wrong.
     pub fn check(&self, device: &Device) {
         let mut at = 0;
