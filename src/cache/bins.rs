@@ -269,6 +269,14 @@ impl HintCache {
         self.install(old, fresh, guard);
     }
 
+    /// Makes the first table, that no hint is lost for want of one. Allocates: for misses only.
+    pub fn prepare(&self, guard: &Guard) {
+        let none = self.bins.load(Ordering::Acquire, guard);
+        if none.is_null() {
+            self.install(none, Bins::new(Self::FIRST), guard);
+        }
+    }
+
     fn install(&self, old: Shared<'_, Bins>, fresh: Bins, guard: &Guard) {
         let swapped = self.bins.compare_exchange(
             old,

@@ -109,8 +109,11 @@ impl Core {
         let (grant, layer) = match found {
             Some(found) => found,
             None => {
-                if !size::is_small(bytes) {
-                    self.make_room(device, enter, bytes);
+                match size::is_small(bytes) {
+                    false => _ = self.make_room(device, enter, bytes),
+                    // No thread keeps it, so that its stream does.
+                    true if !a_threads => self.prepare_cache(lease, stream),
+                    true => {}
                 }
                 (self.take_from_arena(device, request, enter, Arena::allocate)?, Layer::Heap)
             }
@@ -119,6 +122,12 @@ impl Core {
             planner.allocated(grant.hint, stream, bytes);
         }
         Ok((grant, layer))
+    }
+
+    fn prepare_cache(&self, lease: Option<&Lease>, stream: StreamId) {
+        if let Some(cache) = self.stream_cache(stream) {
+            cache.prepare(&lease::pin(lease));
+        }
     }
 
     /// A request was served by a layer.
