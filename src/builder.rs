@@ -246,7 +246,7 @@ impl Builder {
     /// seven times its memory, and takes memory only where [`Builder::preallocation`] says so.
     ///
     /// # Errors
-    /// [`Error::Driver`] when a device cannot be asked, has not the memory of a fixed size, has no
+    /// [`Error::Driver`] when a device cannot be asked, has not the memory of a fixed size that its capacity allows, has no
     /// address space left, or cannot be touched by one that was to; [`Error::NoSuchDevice`] when [`Builder::device_peers`] named one;
     /// [`Error::Forked`] when the process has forked since the builder got its driver.
     pub fn build(self) -> Result<Pool> {

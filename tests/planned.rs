@@ -135,6 +135,30 @@ fn a_plan_in_hand_serves_from_the_first_step() {
     }
 }
 
+/// The first step of a program sets it up, and asks for other blocks.
+#[test]
+fn a_plan_in_hand_outlives_a_first_step_of_other_shapes() {
+    let sim = sim();
+    let mut plan = Plan::default();
+    for round in 0..2 {
+        let pool = planned(&sim, Planning { plan: (round > 0).then_some(plan), steps: 2 });
+        let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
+        let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+        let mut wraps = None;
+        step(&pool, &mut watched, [&a, &b], &mut wraps, 3);
+        let first = pool.stats().hits.planned;
+        (0..3).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
+        assert_eq!(pool.stats().hits.planned - first, [13, 39][round]);
+        plan = pool.plan();
+        assert_eq!(plan.devices().len(), 1);
+        // Others for good end it.
+        (0..2).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 2));
+        assert!(pool.plan().devices().is_empty());
+        drop((a, b, wraps));
+        end(&sim, pool);
+    }
+}
+
 #[test]
 fn other_shapes_are_planned_anew() {
     let sim = sim();

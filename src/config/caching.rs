@@ -11,7 +11,8 @@ pub enum Caching {
     Off,
     /// Freed blocks are kept whole and serve requests of exactly their size. The least recently used
     /// gives way first, where others exceed the limit or memory would otherwise be taken beyond the
-    /// pool's headroom.
+    /// pool's headroom. Limits are each device's, and looked at when a request misses the caches and when a
+    /// step begins: frees alone may exceed them until then.
     Simple {
         /// Most bytes that wait in the cache.
         limit: u64,
@@ -21,7 +22,8 @@ pub enum Caching {
     Bucketed(Buckets),
 }
 
-/// The three buckets of sizes of [`Caching::Bucketed`].
+/// The three buckets of sizes of [`Caching::Bucketed`]. By default 32, 128 and 256 MiB of each device may wait,
+/// and blocks from 1 MiB serve requests of up to a 64th less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Buckets {
     /// Blocks below 1 MiB.

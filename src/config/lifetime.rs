@@ -12,8 +12,12 @@ pub enum Lifetime {
 }
 
 /// Which blocks come from the buddy system: chunks of device memory that are halved again and again, and
-/// whose halves find each other when both are free. A request beyond half a chunk is served as it would
-/// be without.
+/// whose halves find each other when both are free.
+///
+/// A chunk is about 1/256 of what is reserved, from 2 to 64 MiB; a request beyond half of one is served as it
+/// would be without. So in a training program it is the smaller blocks that come from here. Blocks of less than a
+/// mebibyte have chunks of their own. The first block at each place in a chunk is made under the heap's lock and
+/// counts as the heap's in [`crate::Hits`]; later ones there are lock-free, and count as the buddy's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Buddy {
     /// None.

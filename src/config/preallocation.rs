@@ -17,14 +17,16 @@ pub enum Preallocation {
     Growing(Growth),
 }
 
-/// How a growing pool grows, as far as its capacity allows.
+/// How a growing pool grows, as far as its capacity allows. By default 256 MiB at first, an eighth more each time,
+/// and 10 % beyond what was ever live.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
     /// Bytes of each device taken when the pool is built, rounded up to pages.
     pub initial: u64,
-    /// What is reserved is multiplied at least by this each time.
+    /// What is reserved is multiplied at least by this each time. Below 1, or not a number, it counts as 1.
     pub factor: f64,
-    /// What is reserved exceeds what was ever live at least by this share each time.
+    /// What is reserved exceeds what was ever live at least by this share each time. Below 0, or not a number,
+    /// it counts as 0.
     pub headroom: f64,
 }
 

@@ -161,8 +161,11 @@ impl DeviceFile {
             if !places.insert((stream, position)) {
                 return Err(format!("{place} is there twice"));
             }
-            if !counts(own) || crate::size::granted(own) != own || !offset.is_multiple_of(QUANTUM) {
-                return Err(format!("{place}: {own} bytes at {offset}"));
+            if !counts(own) || crate::size::granted(own) != own {
+                return Err(format!("{place}: no planned block has {own} bytes"));
+            }
+            if !offset.is_multiple_of(QUANTUM) {
+                return Err(format!("{place}: it lies at {offset}, no multiple of {QUANTUM}"));
             }
             if offset.checked_add(own).is_none_or(|end| end > bytes) {
                 return Err(format!("{place}: {own} bytes at {offset} leave the range of {bytes}"));

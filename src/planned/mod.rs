@@ -34,7 +34,7 @@ use range::Range;
 use std::collections::HashMap;
 
 /// Comparisons that a search for places may take: some tens of milliseconds.
-const BUDGET: u64 = 40_000_000;
+const BUDGET: u64 = 10_000_000;
 /// A search that came so close to the least is over.
 const SLACK: f64 = 0.002;
 /// The share of a step's bytes above 128 KiB that must recur for it to be planned: at first, since a program's
@@ -48,7 +48,8 @@ const STRANGE: f64 = 0.25;
 const FEW: usize = 4;
 /// Steps, the present one among them, that a range is away for, having made room for something else.
 const AWAY: u64 = 2;
-/// Further steps that are recorded in the hope that they recur.
+/// Further steps that are recorded in the hope that they recur; and steps that a plan in hand may serve badly
+/// before one that it serves well, since a program's first are others.
 const PATIENCE: u64 = 4;
 /// Steps without recording after steps that did not recur.
 const REST: u64 = 16;
@@ -56,10 +57,12 @@ const REST: u64 = 16;
 /// How a pool plans: see [`crate::Builder::planned`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planning {
-    /// Steps of which a plan is made: at least 2, since it takes two to see what recurs. Where they do not
-    /// recur, further ones are awaited.
+    /// Steps of which a plan is made: at least 2 (fewer count as 2), since it takes two to see what recurs.
+    /// Where they do not recur, further ones are awaited.
     pub steps: u64,
-    /// The plan to begin with; without one the pool records what it is asked for.
+    /// The plan to begin with, of this pool or of a program like it ([`crate::plan::Plan::load`]); without one
+    /// the pool records what it is asked for. It may serve the first few steps badly, which set a program up,
+    /// before it is given up. Devices that the pool does not have are passed over.
     pub plan: Option<Plan>,
 }
 
@@ -111,6 +114,8 @@ struct Active {
     range: Option<Range>,
     /// Steps, the present one among them, in which there is to be no range.
     away: u64,
+    /// Steps that may still go badly before the first that goes well.
+    trial: u64,
     /// Whether a range has made room before, and whether a step was served since.
     left: bool,
     good: bool,
@@ -130,7 +135,7 @@ struct Tally {
 }
 
 impl Active {
-    fn new(plan: DevicePlan) -> Box<Self> {
+    fn new(plan: DevicePlan, trial: u64) -> Box<Self> {
         let requests = plan.requests().iter();
         let sizes = requests.map(|request| ((request.stream, request.position), request.bytes));
         Box::new(Self {
@@ -138,6 +143,7 @@ impl Active {
             plan,
             range: None,
             away: 0,
+            trial,
             left: false,
             good: false,
             step: None,
@@ -164,7 +170,7 @@ impl Planner {
         let phase = match plan {
             Some(plan) => {
                 recorder.stop();
-                Phase::Planned(Active::new(plan.clone()))
+                Phase::Planned(Active::new(plan.clone(), PATIENCE))
             }
             None => Phase::Recording(0),
         };
@@ -254,6 +260,10 @@ impl Planner {
                 // A step of other shapes: the range is memory like any other from now on.
                 let mut arena = enter.lock(&device.arena)?;
                 old.extend(active.range.take().filter(|range| !range.dissolve(device, &mut arena)));
+                if active.trial > 0 {
+                    active.away = 1;
+                    return None;
+                }
                 *phase = Phase::Resting(1);
                 self.active.store(false, Ordering::Relaxed);
             }
@@ -328,7 +338,7 @@ impl Planner {
                     let tired = *begun > self.steps + PATIENCE;
                     if let Some(plan) = self.make(fences, RECURS[usize::from(tired)]) {
                         self.recorder.stop();
-                        *phase = Phase::Planned(Active::new(plan));
+                        *phase = Phase::Planned(Active::new(plan, 0));
                     } else if tired {
                         self.recorder.stop();
                         *phase = Phase::Resting(REST);
@@ -345,17 +355,20 @@ impl Planner {
                 let least = active.plan.requests().len() as f64 * SERVED;
                 let enough = |count: usize| count as f64 >= least;
                 let Tally { expected, served } = active.step.unwrap_or_default();
-                active.good |= active.step.is_some() && enough(served);
+                if active.step.is_some() && enough(served) {
+                    (active.good, active.trial) = (true, 0);
+                }
                 let away = active.away > 0;
                 if active.step.is_some() && !enough(if away { expected } else { served }) {
                     let mut arena = lock(&device.arena);
                     let range = active.range.take();
                     old.extend(range.filter(|range| !range.dissolve(device, &mut arena)));
                     // Of other shapes there is another plan; of the same there is the same.
-                    *phase = match enough(expected) {
-                        true => Phase::Resting(REST),
-                        false => self.record(step),
-                    };
+                    match (active.trial.checked_sub(1), enough(expected)) {
+                        (Some(left), _) => active.trial = left,
+                        (None, true) => *phase = Phase::Resting(REST),
+                        (None, false) => *phase = self.record(step),
+                    }
                 } else if active.range.is_some() && !active.settled {
                     active.settled = true;
                     // What the plan has made idle goes back; what is still needed is taken again. A driver

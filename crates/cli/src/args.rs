@@ -49,6 +49,10 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_enum, default_value_t = Mechanism::Pool, value_name = "NAME")]
     pub mechanism: Mechanism,
 
+    /// With --mechanism planned: the plan to begin with, as `profile --plan` writes it
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+
     /// When memory that one stream freed may serve another; "wait" by default
     #[arg(long, value_enum)]
     pub reuse: Option<ReuseName>,
@@ -141,6 +145,7 @@ impl ReplayArgs {
             driver: Some(DriverName::Sim),
             allocator: AllocatorName::Pool,
             mechanism,
+            plan: None,
             reuse: None,
             capacity: None,
             headroom: None,

@@ -77,4 +77,19 @@ fn what_cannot_be_compared() {
     let broken = file("broken.trace", "a 1 0 0 8\nz\n");
     let (_, stderr) = compare(broken.as_os_str(), &["--json"], 2);
     assert!(stderr.contains("broken.trace:2"), "{stderr}");
+    // Before the first is replayed.
+    let (stdout, _) = compare(trace.as_os_str(), &[broken.to_str().expect("a name"), "--json"], 2);
+    assert_eq!(stdout, "");
+    // A picture that cannot be written takes no table with it.
+    let trace = file("few2.trace", "m step 0\na 1 0 0 4000000\nf 1 0\n");
+    let options = ["--mechanisms", "pool", "--svg", "/nowhere/out", "--repeat", "1"];
+    let (stdout, stderr) = compare(trace.as_os_str(), &options, 2);
+    assert!(stdout.contains("last step") && stderr.contains("/nowhere/out"), "{stdout} {stderr}");
+}
+
+#[test]
+fn what_ample_memory_does_not_serve_is_told() {
+    let trace = example("tiny_two_streams.trace");
+    let (_, stderr) = compare(trace.as_os_str(), &["--mechanisms", "fixed", "--repeat", "1"], 1);
+    assert!(stderr.contains("tiny_two_streams: fixed: 0 hazards, 1 allocations"), "{stderr}");
 }

@@ -12,7 +12,7 @@ pub(super) fn print(rows: &[Row]) -> anyhow::Result<()> {
     for trace in rows.chunk_by(|a, b| a.trace == b.trace) {
         let [first, ..] = trace else { continue };
         output::line(&format!(
-            "{}: {:.2} GiB live at most; limited to {:.2} GiB in the last columns but one",
+            "{}: {:.2} GiB live at most; \"oom limited\": refused within {:.2} GiB",
             first.trace,
             gib(first.peak_live_bytes),
             gib(first.limited_to_bytes)
@@ -20,7 +20,10 @@ pub(super) fn print(rows: &[Row]) -> anyhow::Result<()> {
         let mut table = output::table(&[
             "mechanism",
             "fragmentation %\nstep 1",
-            "\nstep 10",
+            match first.step_fragmentation.len() {
+                0..10 => "\nlast step",
+                _ => "\nstep 10",
+            },
             "\noverall",
             "reserved\nGiB",
             "reuse\n%",

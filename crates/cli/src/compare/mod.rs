@@ -11,6 +11,7 @@ use crate::mechanism::Mechanism;
 use crate::{output, replay};
 use anyhow::Context;
 use clap::ValueEnum;
+use millpond_trace::Trace;
 use row::Row;
 use std::path::Path;
 
@@ -20,21 +21,35 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Outcome> {
         true => Mechanism::value_variants(),
         false => &args.mechanisms[..],
     };
+    // What cannot be read is told before hours of replays.
+    for trace in &args.traces {
+        Trace::load(trace)?;
+    }
     let replays = args.traces.len() * mechanisms.len();
     let bar = output::progress(replays as u64, "compare");
     let mut rows = Vec::with_capacity(replays);
     let compared = all(args, mechanisms, &bar, &mut rows);
     bar.finish_and_clear();
     compared?;
-    if let Some(path) = &args.svg {
-        let picture = chart::draw(&rows)?;
-        std::fs::write(path, picture).with_context(|| path.display().to_string())?;
-    }
     if !args.json {
         human::print(&rows)?;
     }
-    let failed =
-        rows.iter().any(|row| row.hazards.is_some_and(|hazards| hazards > 0) || row.oom > 0);
+    if let Some(path) = &args.svg {
+        let picture = chart::draw(&rows)?;
+        std::fs::write(path, picture)
+            .with_context(|| format!("{}: cannot be written", path.display()))?;
+    }
+    let mut failed = false;
+    for row in &rows {
+        let hazards = row.hazards.unwrap_or(0);
+        if hazards > 0 || row.oom > 0 {
+            failed = true;
+            eprintln!(
+                "millpond: {}: {}: {hazards} hazards, {} allocations refused although memory was ample",
+                row.trace, row.mechanism, row.oom
+            );
+        }
+    }
     Ok(if failed { Outcome::Failed } else { Outcome::Done })
 }
 

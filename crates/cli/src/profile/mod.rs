@@ -29,7 +29,8 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.svg {
         let reserved = replay::reserved(&trace)?;
         let picture = picture::draw(&record, &reserved)?;
-        std::fs::write(path, picture).with_context(|| path.display().to_string())?;
+        std::fs::write(path, picture)
+            .with_context(|| format!("{}: cannot be written", path.display()))?;
     }
     if args.json {
         output::json_line(&record)?;

@@ -9,7 +9,8 @@ use crate::gpus::{Cuda, Metered, leave_some};
 use anyhow::{Context, ensure};
 use millpond::driver::Driver;
 use millpond::driver::sim::SimDriver;
-use millpond::{DeviceId, Headroom, Pool};
+use millpond::plan::Plan;
+use millpond::{DeviceId, Headroom, Planning, Pool};
 use millpond_simgpu::{Completion, Sim};
 use std::sync::Arc;
 
@@ -103,6 +104,10 @@ fn pool(
 ) -> anyhow::Result<PoolAllocator> {
     let driver = Arc::new(driver);
     let mut builder = args.mechanism.apply(Pool::builder_shared(driver.clone()));
+    if let Some(path) = &args.plan {
+        let plan = Some(Plan::load(path)?);
+        builder = builder.planned(Planning { plan, ..Planning::default() });
+    }
     if let Some(reuse) = args.reuse {
         builder = builder.reuse(reuse.into());
     }

@@ -23,6 +23,9 @@ pub(super) fn check(args: &ReplayArgs, gpus: &Gpus) -> anyhow::Result<()> {
             args.mechanism.name()
         );
     }
+    if args.plan.is_some() && args.mechanism != Mechanism::Planned {
+        bail!("--plan is for --mechanism planned");
+    }
     let of_simulated = [
         ("--lag", args.lag.is_some(), "work takes the time that it takes"),
         ("--oracle", args.oracle, "nobody sees what work touches"),
