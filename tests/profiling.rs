@@ -123,12 +123,11 @@ fn threads_record_side_by_side() {
 }
 
 /// Steps of movable blocks, of which those that live on are moved in the midst of them.
-fn steps_with_moves(pool: &Pool, stream: &Stream) -> u64 {
+fn steps_with_moves(pool: &Pool, stream: &Stream, bytes: usize) -> u64 {
     let mut moved = 0;
     for _ in 0..4 {
         pool.begin_step();
-        let blocks: Vec<Movable> =
-            (0..16).map(|_| stream.alloc_movable(5 * MIB / 4).unwrap()).collect();
+        let blocks: Vec<Movable> = (0..16).map(|_| stream.alloc_movable(bytes).unwrap()).collect();
         blocks.iter().for_each(|block| drop(block.pin(stream).unwrap()));
         let mut kept: Vec<Movable> = blocks.into_iter().step_by(2).collect();
         // More than once.
@@ -151,9 +150,9 @@ fn a_block_that_moves_is_one_block() {
         .unwrap();
     let stream = pool.stream(DeviceId(0)).unwrap();
     // Asked for in the midst, and at the end.
-    assert!(steps_with_moves(&pool, &stream) > 0);
+    assert!(steps_with_moves(&pool, &stream, 5 * MIB / 4) > 0);
     let _ = pool.recording();
-    assert!(steps_with_moves(&pool, &stream) > 0);
+    assert!(steps_with_moves(&pool, &stream, 5 * MIB / 4) > 0);
     let recording = &pool.recording()[0].1;
     let profile = Profile::of(recording);
     assert_eq!(profile.requests, 8 * 16);
@@ -171,15 +170,18 @@ fn a_block_that_moves_is_one_block() {
 
 #[test]
 fn a_plan_knows_blocks_that_have_moved() {
-    let sim = Sim::builder().build().unwrap();
-    let pool = Pool::builder(SimDriver::new(sim))
-        .defragmentation(Defragmentation::Compaction { budget: Budget::Unlimited })
-        .planned(Planning::default())
-        .build()
-        .unwrap();
-    let stream = pool.stream(DeviceId(0)).unwrap();
-    assert!(steps_with_moves(&pool, &stream) > 0);
-    let plan = pool.plan();
-    let plan = plan.device(DeviceId(0)).expect("steps that recur");
-    assert_eq!(plan.bytes(), 16 * 5 * MIB as u64 / 4, "moved blocks live for ever");
+    // The smaller ones have size classes.
+    for bytes in [5 * MIB / 4, 3 * MIB / 4] {
+        let sim = Sim::builder().build().unwrap();
+        let pool = Pool::builder(SimDriver::new(sim))
+            .defragmentation(Defragmentation::Compaction { budget: Budget::Unlimited })
+            .planned(Planning::default())
+            .build()
+            .unwrap();
+        let stream = pool.stream(DeviceId(0)).unwrap();
+        assert!(steps_with_moves(&pool, &stream, bytes) > 0, "{bytes} bytes");
+        let plan = pool.plan();
+        let plan = plan.device(DeviceId(0)).expect("steps that recur");
+        assert_eq!(plan.bytes(), 16 * bytes as u64, "moved blocks live for ever");
+    }
 }

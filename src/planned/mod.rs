@@ -93,7 +93,7 @@ struct State {
     ranks: HashMap<StreamId, u32>,
     /// Ranges of plans that are over, and could not end: there were no descriptors.
     old: Vec<Range>,
-    /// Large requests of this step that were not as planned.
+    /// Requests above 128 KiB of this step that were not as planned.
     strange: usize,
 }
 
@@ -200,7 +200,7 @@ impl Planner {
 
     /// A block has another hint from now on.
     pub fn moved(&self, block: &Descriptor, from: Hint, to: Hint) {
-        if block.class().is_none() {
+        if plan::counts(block.size()) {
             self.recorder.moved(from, to);
         }
     }
