@@ -2,7 +2,10 @@
 
 use millpond::driver::sim::SimDriver;
 use millpond::plan::Plan;
-use millpond::{Buffer, DeviceId, Error, Level, Lifetime, Planning, Pool, Reuse, Stream};
+use millpond::{
+    Budget, Buffer, Defragmentation, DeviceId, Error, Level, Lifetime, Planning, Pool, Reuse,
+    Stream,
+};
 use millpond_simgpu::{Completion, Sim, Touch};
 use std::collections::BTreeMap;
 
@@ -227,8 +230,16 @@ fn a_place_that_is_taken_is_nobody_elses() {
 
 #[test]
 fn a_range_makes_room_for_what_is_not_planned() {
+    for mode in [Defragmentation::Off, Defragmentation::Compaction { budget: Budget::Unlimited }] {
+        makes_room(mode);
+    }
+}
+
+fn makes_room(mode: Defragmentation) {
     let sim = sim();
-    let pool = planned(&sim, Planning::default());
+    let builder = Pool::builder(SimDriver::new(sim.clone())).planned(Planning::default());
+    // Where blocks may move it is counted what large ones take, and checked.
+    let pool = builder.defragmentation(mode).build().unwrap();
     let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
     let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
     let mut wraps = None;
