@@ -3,8 +3,8 @@
 use millpond::driver::sim::SimDriver;
 use millpond::plan::Plan;
 use millpond::{
-    Budget, Buffer, Defragmentation, DeviceId, Error, Level, Lifetime, Planning, Pool, Reuse,
-    Stream,
+    Budget, Buffer, Builder, Defragmentation, DeviceId, Error, Level, Lifetime, Planning, Pool,
+    Reuse, Stream,
 };
 use millpond_simgpu::{Completion, Sim, Touch};
 use std::collections::BTreeMap;
@@ -22,12 +22,16 @@ fn planned(sim: &Sim, planning: Planning) -> Pool {
 
 /// Blocks with their bytes, watched: each is written when it is had and read before it goes, and no two
 /// share a byte.
-struct Watched<'a> {
-    sim: &'a Sim,
+struct Watched {
+    sim: Sim,
     live: BTreeMap<u64, u64>,
 }
 
-impl Watched<'_> {
+impl Watched {
+    fn new(sim: &Sim) -> Self {
+        Self { sim: sim.clone(), live: BTreeMap::new() }
+    }
+
     #[track_caller]
     fn alloc(&mut self, stream: &Stream, bytes: usize) -> Buffer<u8> {
         let buffer = stream.alloc::<u8>(bytes).unwrap();
@@ -50,43 +54,68 @@ impl Watched<'_> {
     }
 }
 
-/// A step of two streams: forward, backward, and a block that lives into the next step. Places of the
-/// plan overlap, also across streams.
-fn step(
-    pool: &Pool,
-    watched: &mut Watched<'_>,
-    [a, b]: [&Stream; 2],
-    wraps: &mut Option<Buffer<u8>>,
-    scale: usize,
-) {
-    step_with(pool, watched, [a, b], wraps, scale, &mut |_| false);
+/// A program of two streams, and its pool.
+struct Program {
+    sim: Sim,
+    watched: Watched,
+    /// What lives into the next step.
+    wraps: Option<Buffer<u8>>,
+    streams: [Stream; 2],
+    pool: Pool,
 }
 
-/// The same, but that a block stays where `keep` says so.
-fn step_with(
-    pool: &Pool,
-    watched: &mut Watched<'_>,
-    [a, b]: [&Stream; 2],
-    wraps: &mut Option<Buffer<u8>>,
-    scale: usize,
-    keep: &mut dyn FnMut(&mut Option<Buffer<u8>>) -> bool,
-) {
-    pool.begin_step();
-    let kept: Vec<_> = (0..6).map(|n| watched.alloc(a, (n + 2) * scale * MIB)).collect();
-    if let Some(old) = wraps.take() {
-        watched.free(b, old);
+impl Program {
+    fn new(planning: Planning) -> Self {
+        Self::with(|builder| builder.planned(planning))
     }
-    for buffer in kept.into_iter().rev() {
-        let work = watched.alloc(b, 3 * scale * MIB + 512);
-        let small = watched.alloc(a, 700);
-        let mut buffer = Some(buffer);
-        if !keep(&mut buffer) {
-            watched.free(a, buffer.unwrap());
+
+    fn with(set: impl FnOnce(Builder) -> Builder) -> Self {
+        let sim = sim();
+        let pool = set(Pool::builder(SimDriver::new(sim.clone()))).build().unwrap();
+        let streams = [0; 2].map(|_| pool.stream(DEVICE).unwrap());
+        Self { watched: Watched::new(&sim), sim, wraps: None, streams, pool }
+    }
+
+    /// A step: forward, backward, and a block that lives into the next step. Places of the plan overlap,
+    /// also across streams.
+    fn step(&mut self, scale: usize) {
+        self.step_with(scale, &mut |_| false);
+    }
+
+    /// The same, but that a block stays where `keep` says so.
+    fn step_with(&mut self, scale: usize, keep: &mut dyn FnMut(&mut Option<Buffer<u8>>) -> bool) {
+        let Self { watched, wraps, streams: [a, b], pool, .. } = self;
+        pool.begin_step();
+        let kept: Vec<_> = (0..6).map(|n| watched.alloc(a, (n + 2) * scale * MIB)).collect();
+        if let Some(old) = wraps.take() {
+            watched.free(b, old);
         }
-        watched.free(b, work);
-        watched.free(a, small);
+        for buffer in kept.into_iter().rev() {
+            let work = watched.alloc(b, 3 * scale * MIB + 512);
+            let small = watched.alloc(a, 700);
+            let mut buffer = Some(buffer);
+            if !keep(&mut buffer) {
+                watched.free(a, buffer.unwrap());
+            }
+            watched.free(b, work);
+            watched.free(a, small);
+        }
+        *wraps = Some(watched.alloc(b, 5 * scale * MIB));
     }
-    *wraps = Some(watched.alloc(b, 5 * scale * MIB));
+
+    fn steps(&mut self, count: usize) {
+        (0..count).for_each(|_| self.step(1));
+    }
+
+    /// Requests served by plan so far.
+    fn hits(&self) -> u64 {
+        self.pool.stats().hits.planned
+    }
+
+    fn end(self) {
+        drop((self.wraps, self.streams));
+        end(&self.sim, self.pool);
+    }
 }
 
 fn end(sim: &Sim, pool: Pool) {
@@ -98,83 +127,62 @@ fn end(sim: &Sim, pool: Pool) {
 
 #[test]
 fn what_recurs_is_served_by_plan() {
-    let sim = sim();
-    let pool = planned(&sim, Planning::default());
-    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
-    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
-    let mut wraps = None;
+    let mut program = Program::new(Planning::default());
     let mut hits = Vec::new();
     for _ in 0..6 {
-        let before = pool.stats().hits.planned;
-        step(&pool, &mut watched, [&a, &b], &mut wraps, 1);
-        hits.push(pool.stats().hits.planned - before);
-        pool.check_invariants_at(Level::Full);
-        let live: u64 = watched.live.iter().map(|(from, end)| end - from).sum();
-        assert_eq!(pool.stats().devices[0].live_bytes, live);
+        let before = program.hits();
+        program.step(1);
+        hits.push(program.hits() - before);
+        program.pool.check_invariants_at(Level::Full);
+        let live: u64 = program.watched.live.iter().map(|(from, end)| end - from).sum();
+        assert_eq!(program.pool.stats().devices[0].live_bytes, live);
     }
     // The first to wrap in the third step came before the plan.
     assert_eq!(hits, [0, 0, 13, 13, 13, 13]);
-    assert_eq!(pool.plan().devices().len(), 1);
-    assert!(pool.plan().devices()[0].ratio() <= 1.2);
-    drop(wraps);
-    drop((a, b));
-    end(&sim, pool);
+    assert_eq!(program.pool.plan().devices().len(), 1);
+    assert!(program.pool.plan().devices()[0].ratio() <= 1.2);
+    program.end();
 }
 
 #[test]
 fn a_plan_in_hand_serves_from_the_first_step() {
-    let sim = sim();
-    let mut plan = Plan::default();
+    let mut plan = None;
     for round in 0..2 {
-        let pool = planned(&sim, Planning { plan: (round > 0).then_some(plan), steps: 2 });
-        let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
-        let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
-        let mut wraps = None;
-        (0..3).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
-        assert_eq!(pool.stats().hits.planned, 13 + 26 * round);
-        plan = pool.plan();
-        drop((a, b, wraps));
-        end(&sim, pool);
+        let mut program = Program::new(Planning { plan, steps: 2 });
+        program.steps(3);
+        assert_eq!(program.hits(), 13 + 26 * round);
+        plan = Some(program.pool.plan());
+        program.end();
     }
 }
 
 /// The first step of a program sets it up, and asks for other blocks.
 #[test]
 fn a_plan_in_hand_outlives_a_first_step_of_other_shapes() {
-    let sim = sim();
-    let mut plan = Plan::default();
-    for round in 0..2 {
-        let pool = planned(&sim, Planning { plan: (round > 0).then_some(plan), steps: 2 });
-        let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
-        let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
-        let mut wraps = None;
-        step(&pool, &mut watched, [&a, &b], &mut wraps, 3);
-        let first = pool.stats().hits.planned;
-        (0..3).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
-        assert_eq!(pool.stats().hits.planned - first, [13, 39][round]);
-        plan = pool.plan();
-        assert_eq!(plan.devices().len(), 1);
+    let mut plan = None;
+    for hits in [13, 39] {
+        let mut program = Program::new(Planning { plan, steps: 2 });
+        program.step(3);
+        let first = program.hits();
+        program.steps(3);
+        assert_eq!(program.hits() - first, hits);
+        plan = Some(program.pool.plan());
+        assert_eq!(program.pool.plan().devices().len(), 1);
         // Others for good end it.
-        (0..2).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 2));
-        assert!(pool.plan().devices().is_empty());
-        drop((a, b, wraps));
-        end(&sim, pool);
+        (0..2).for_each(|_| program.step(2));
+        assert!(program.pool.plan().devices().is_empty());
+        program.end();
     }
 }
 
 #[test]
 fn other_shapes_are_planned_anew() {
-    let sim = sim();
-    let pool = planned(&sim, Planning::default());
-    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
-    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
-    let mut wraps = None;
+    let mut program = Program::new(Planning::default());
     let mut ranges = Vec::new();
     for number in 0..12 {
-        let scale = if number < 5 { 1 } else { 2 };
-        step(&pool, &mut watched, [&a, &b], &mut wraps, scale);
-        pool.check_invariants_at(Level::Full);
-        ranges.push(pool.plan().device(DEVICE).map(|plan| plan.bytes()));
+        program.step(if number < 5 { 1 } else { 2 });
+        program.pool.check_invariants_at(Level::Full);
+        ranges.push(program.pool.plan().device(DEVICE).map(|plan| plan.bytes()));
     }
     let first = ranges[2].expect("a plan after two steps");
     assert!(
@@ -185,38 +193,34 @@ fn other_shapes_are_planned_anew() {
     let last = ranges.last().unwrap().expect("another plan");
     assert!(last > first && last <= 2 * first, "{ranges:?}");
     // The old range is idle: what the new one leaves can go back.
-    (0..100).for_each(|_| sim.tick());
-    let left = pool.trim(DEVICE, 0).unwrap();
+    (0..100).for_each(|_| program.sim.tick());
+    let left = program.pool.trim(DEVICE, 0).unwrap();
     assert!(left < last + first, "{left} with a range of {last} bytes, and none of {first}");
-    drop((a, b, wraps));
-    end(&sim, pool);
+    program.end();
 }
 
 #[test]
 fn a_place_that_is_taken_is_nobody_elses() {
-    let sim = sim();
-    let pool = planned(&sim, Planning::default());
-    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
-    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
-    let mut wraps = None;
-    (0..3).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
+    let mut program = Program::new(Planning::default());
+    program.steps(3);
     // The last block to be freed stays, longer than planned.
     let mut held = None;
-    let (mut left, before) = (6, pool.stats().hits.planned);
-    step_with(&pool, &mut watched, [&a, &b], &mut wraps, 1, &mut |buffer| {
+    let (mut left, before) = (6, program.hits());
+    program.step_with(1, &mut |buffer| {
         left -= 1;
         if left == 0 {
             held = buffer.take();
         }
         left == 0
     });
-    assert_eq!(pool.stats().hits.planned - before, 13);
+    assert_eq!(program.hits() - before, 13);
     let held = held.expect("the last");
-    step(&pool, &mut watched, [&a, &b], &mut wraps, 1);
-    pool.check_invariants_at(Level::Full);
-    let served = pool.stats().hits.planned - before - 13;
+    program.step(1);
+    program.pool.check_invariants_at(Level::Full);
+    let served = program.hits() - before - 13;
     assert!(served > 0 && served < 13, "{served} served");
     // It was freed late, and the pool ended before.
+    let Program { sim, wraps, streams: [a, b], pool, .. } = program;
     drop((a, wraps));
     let address = held.address();
     drop(pool);
@@ -230,37 +234,28 @@ fn a_place_that_is_taken_is_nobody_elses() {
 
 #[test]
 fn a_range_makes_room_for_what_is_not_planned() {
-    for mode in [Defragmentation::Off, Defragmentation::Compaction { budget: Budget::Unlimited }] {
-        makes_room(mode);
-    }
-}
-
-fn makes_room(mode: Defragmentation) {
-    let sim = sim();
-    let builder = Pool::builder(SimDriver::new(sim.clone())).planned(Planning::default());
     // Where blocks may move it is counted what large ones take, and checked.
-    let pool = builder.defragmentation(mode).build().unwrap();
-    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
-    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
-    let mut wraps = None;
-    let held = || pool.reserved_bytes(DEVICE).unwrap();
-    (0..4).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
-    let (before, hits) = (held(), pool.stats().hits.planned);
-    let mut kept = None;
-    for round in 0..3 {
-        // A block of the plan's is still held, by its buffer, and the next by its address.
-        kept = Some(watched.alloc(&a, 20 * MIB));
-        pool.check_invariants_at(Level::Full);
-        assert!(held() <= before + 2 * MIB as u64, "{} more in round {round}", held() - before);
-        assert_eq!(pool.plan().devices().len(), 1, "the plan is over");
-        watched.free(&a, kept.take().unwrap());
-        (0..4).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
-        pool.check_invariants_at(Level::Full);
-        // One step without, and in the next what wraps comes from before.
-        assert!(pool.stats().hits.planned >= hits + 38 * (round + 1));
+    for mode in [Defragmentation::Off, Defragmentation::Compaction { budget: Budget::Unlimited }] {
+        let mut program =
+            Program::with(|builder| builder.planned(Planning::default()).defragmentation(mode));
+        program.steps(4);
+        let reserved = |program: &Program| program.pool.reserved_bytes(DEVICE).unwrap();
+        let (before, hits) = (reserved(&program), program.hits());
+        for round in 0..3 {
+            // A block of the plan's is still held.
+            let large = program.watched.alloc(&program.streams[0], 20 * MIB);
+            program.pool.check_invariants_at(Level::Full);
+            let more = reserved(&program).saturating_sub(before);
+            assert!(more <= 2 * MIB as u64, "{more} more in round {round}");
+            assert_eq!(program.pool.plan().devices().len(), 1, "the plan is over");
+            program.watched.free(&program.streams[0], large);
+            program.steps(4);
+            program.pool.check_invariants_at(Level::Full);
+            // One step without, and in the next what wraps comes from before.
+            assert!(program.hits() >= hits + 38 * (round + 1));
+        }
+        program.end();
     }
-    drop((kept, a, b, wraps));
-    end(&sim, pool);
 }
 
 #[test]
@@ -354,7 +349,7 @@ fn policies_are_kept() {
         let pool = Pool::builder(SimDriver::new(sim.clone())).reuse(reuse);
         let pool = pool.planned(Planning::default()).build().unwrap();
         let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
-        let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
+        let mut watched = Watched::new(&sim);
         for _ in 0..4 {
             pool.begin_step();
             for stream in [&a, &b] {
@@ -399,16 +394,12 @@ fn threads_share_a_plan() {
 
 #[test]
 fn a_plan_too_large_for_the_device_is_dropped() {
-    let sim = sim();
-    let pool = planned(&sim, Planning::default());
-    let (a, b) = (pool.stream(DEVICE).unwrap(), pool.stream(DEVICE).unwrap());
-    let mut watched = Watched { sim: &sim, live: BTreeMap::new() };
-    let mut wraps = None;
-    (0..3).for_each(|_| step(&pool, &mut watched, [&a, &b], &mut wraps, 1));
-    let plan = pool.plan();
-    drop((a, b, wraps));
-    end(&sim, pool);
+    let mut program = Program::new(Planning::default());
+    program.steps(3);
+    let plan = program.pool.plan();
+    program.end();
 
+    let sim = sim();
     let builder = Pool::builder(SimDriver::new(sim.clone())).capacity(16 << 20);
     let pool = builder.planned(Planning { plan: Some(plan), steps: 2 }).build().unwrap();
     let stream = pool.stream(DEVICE).unwrap();
