@@ -179,6 +179,13 @@ impl StreamFence {
         self.users.fetch_or(RETIRED, Ordering::AcqRel) & !BARRED == 0
     }
 
+    /// Whether nobody submits to the handle any more, and there is no last seal yet: it is about to come, unless
+    /// the driver refused it.
+    pub fn is_ending(&self) -> bool {
+        // Acquire pairs with the release of the last seal's publication.
+        self.is_retired() && !self.ended.load(Ordering::Acquire)
+    }
+
     pub fn is_graph(&self) -> bool {
         self.graph.load(Ordering::Relaxed)
     }

@@ -22,7 +22,7 @@ const RELIEF_INTERVAL: u32 = 64;
 /// How long the first stream is waited for before the next one's turn.
 pub(super) const FIRST_TURN: Duration = Duration::from_micros(200);
 
-/// The longest pause where streams answered without being waited for, or were waited for in vain.
+/// The longest pause for streams that are just being ended.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Arena {
@@ -169,8 +169,10 @@ impl Arena {
             if oldest.is_empty() || turn >= self.settings.host_wait || Instant::now() >= deadline {
                 return false;
             }
-            // A stream that another thread is just ending answers at once, and soon otherwise.
-            pause(turn.min(PAUSE));
+            // A stream that another thread is just ending says at once that it is not done.
+            if oldest.iter().any(|fence| self.fences.stream(fence.stream()).is_ending()) {
+                pause(turn.min(PAUSE));
+            }
             turn = (turn * 2).min(self.settings.host_wait);
         }
     }
