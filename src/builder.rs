@@ -222,10 +222,10 @@ impl Builder {
         self
     }
 
-    /// Gives the large requests that recur from step to step a place each in one range of memory, by a
-    /// plan in hand or by one that the pool makes of what it is asked for: see [`Planning`]. A request
-    /// that differs from the plan, or whose place is taken, is served as always; one for which there is no
-    /// memory but what the plan has, and nobody holds, ends the plan. Asks that
+    /// Gives the requests above [`crate::plan::DevicePlan::ABOVE`] that recur from step to step a place each in
+    /// one range of memory, by a plan in hand or by one that the pool makes of what it is asked for: see
+    /// [`Planning`]. A request that differs from the plan, or whose place is taken, is served as always; where
+    /// little else is idle it takes what nobody holds of the range, and the plan rests for a step. Asks that
     /// [`Pool::begin_step`] says where steps begin. Default: off.
     #[must_use]
     pub fn planned(mut self, planning: Planning) -> Self {

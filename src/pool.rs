@@ -269,7 +269,7 @@ impl Pool {
         lock(&device.arena).trim(target)?;
         // What a plan's range has left, only where more is wanted.
         if device.gauge.reserved() > target
-            && device.planner.as_ref().is_some_and(|planner| planner.trim(device, Enter::Wait))
+            && device.planner.as_ref().is_some_and(|planner| planner.trim(device))
         {
             lock(&device.arena).trim(target)?;
         }

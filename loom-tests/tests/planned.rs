@@ -43,49 +43,41 @@ impl Planned {
     }
 }
 
-/// The holder of a place frees it while its range ends.
-///
-/// The bugs would be: the block is an extent that nobody was told of; or the place is freed twice, by its
-/// user and by the range.
-#[test]
-fn free_against_the_end_of_a_range() {
-    static SEEN: Outcomes = Outcomes::new();
-    explore("free_against_the_end_of_a_range", || {
-        let Planned { pond, s, range, places, held } = Planned::new();
-        let on = pond.clone();
-        let free = role(move || on.free(held));
-        let on = pond.clone();
-        let end = role(move || on.dissolve(range, &places, s));
-        free.join().unwrap();
-        end.join().unwrap();
-        SEEN.reached(u32::from(Planned::noted(&pond, held)));
-        Planned::assert_whole(&pond, s);
-    });
-    SEEN.assert_all(2);
-}
-
-/// The holder frees by the address, and so looks it up, while the range ends.
-///
-/// The bug would be: the address is said not to be allocated.
-#[test]
-fn look_up_against_the_end_of_a_range() {
-    static SEEN: Outcomes = Outcomes::new();
-    explore("look_up_against_the_end_of_a_range", || {
+/// The holder of a place frees it, in a way of his, while its range ends.
+fn race(name: &str, seen: &'static Outcomes, free: fn(&Pond, Held)) {
+    explore(name, move || {
         let Planned { pond, s, range, places, held } = Planned::new();
         pond.blocks().at(held.hint.index()).set_raw();
         let on = pond.clone();
-        let free = role(move || {
-            assert!(on.free_address(held.address), "a block that is held is not found");
-        });
+        let free = role(move || free(&on, held));
         let on = pond.clone();
         let end = role(move || on.dissolve(range, &places, s));
         free.join().unwrap();
         end.join().unwrap();
         assert!(!pond.free_address(held.address), "freed twice");
-        SEEN.reached(u32::from(Planned::noted(&pond, held)));
+        seen.reached(u32::from(Planned::noted(&pond, held)));
         Planned::assert_whole(&pond, s);
     });
-    SEEN.assert_all(2);
+    seen.assert_all(2);
+}
+
+/// The bugs would be: the block is an extent that nobody was told of; or the place is freed twice, by its
+/// user and by the range.
+#[test]
+fn free_against_the_end_of_a_range() {
+    static SEEN: Outcomes = Outcomes::new();
+    race("free_against_the_end_of_a_range", &SEEN, |pond, held| pond.free(held));
+}
+
+/// By its address, which is looked up meanwhile.
+///
+/// The bug would be: the address is said not to be allocated.
+#[test]
+fn look_up_against_the_end_of_a_range() {
+    static SEEN: Outcomes = Outcomes::new();
+    race("look_up_against_the_end_of_a_range", &SEEN, |pond, held| {
+        assert!(pond.free_address(held.address), "a block that is held is not found");
+    });
 }
 
 /// A range ends, and what was free in it is handed out at once, while the holder frees his place.

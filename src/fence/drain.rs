@@ -38,7 +38,7 @@ impl Fences {
         if sealed.is_err() || self.completed(fence) {
             return true;
         }
-        let Some((slot, seal)) = stream.covering(fence.q()) else { return stream.is_lost() };
+        let Some((slot, seal)) = stream.covering(fence.q()) else { return stream.is_unfinished() };
         let Some(row) = seal.event().and_then(|event| self.events(stream).row(event)) else {
             return false;
         };

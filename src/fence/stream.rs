@@ -122,8 +122,9 @@ impl StreamFence {
         self.users.load(Ordering::Acquire) & RETIRED != 0
     }
 
-    /// Whether the driver refused the last seal of a stream that has ended.
-    pub fn is_lost(&self) -> bool {
+    /// Whether its owner has let go of it and there is no last seal: it is just being ended, or the driver
+    /// refused that.
+    pub fn is_unfinished(&self) -> bool {
         // Acquire pairs with the release of `end`.
         self.is_retired() && !self.ended.load(Ordering::Acquire)
     }
@@ -177,13 +178,6 @@ impl StreamFence {
     #[must_use]
     pub fn retire(&self) -> bool {
         self.users.fetch_or(RETIRED, Ordering::AcqRel) & !BARRED == 0
-    }
-
-    /// Whether nobody submits to the handle any more, and there is no last seal yet: it is about to come, unless
-    /// the driver refused it.
-    pub fn is_ending(&self) -> bool {
-        // Acquire pairs with the release of the last seal's publication.
-        self.is_retired() && !self.ended.load(Ordering::Acquire)
     }
 
     pub fn is_graph(&self) -> bool {

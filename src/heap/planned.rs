@@ -104,10 +104,10 @@ impl Arena {
         counts: bool,
         before: impl Fn(ops::Range<u64>) -> Vec<Fence>,
     ) -> bool {
-        let is_held = |&&index: &&u32| self.block(index).word().state() != State::Cached;
-        let (held, idle) = places.iter().partition::<Vec<u32>, _>(|index| is_held(index));
+        let is_held = |&index: &u32| self.block(index).word().state() != State::Cached;
+        let held: Vec<u32> = places.iter().copied().filter(is_held).collect();
         // Before each that is held there is a gap at most, and one behind the last.
-        if self.descriptors_left() + idle.len() < held.len() {
+        if self.descriptors_left() + places.len() < 2 * held.len() {
             return false;
         }
         let stays = |index: &u32| self.become_extent(*index, counts);

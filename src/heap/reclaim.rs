@@ -170,7 +170,7 @@ impl Arena {
                 return false;
             }
             // A stream that another thread is just ending says at once that it is not done.
-            if oldest.iter().any(|fence| self.fences.stream(fence.stream()).is_ending()) {
+            if oldest.iter().any(|fence| self.fences.stream(fence.stream()).is_unfinished()) {
                 pause(turn.min(PAUSE));
             }
             turn = (turn * 2).min(self.settings.host_wait);

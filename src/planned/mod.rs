@@ -26,6 +26,7 @@ use crate::config::Reuse;
 use crate::core::{Device, Enter, Grant};
 use crate::driver::DeviceId;
 use crate::fence::Fences;
+use crate::heap::Arena;
 use crate::plan::{self, DevicePlan, Plan, Terms};
 use crate::recorder::{Profiling, Recorder};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
@@ -256,10 +257,11 @@ impl Planner {
         if !active.expects(key, request.bytes) {
             *strange += 1;
             let most = active.plan.requests().len() as f64 * STRANGE;
-            if *strange as f64 > most && active.is_strange(*strange) {
+            let over = *strange as f64 > most && active.is_strange(*strange);
+            if over && (active.trial == 0 || active.away == 0) {
                 // A step of other shapes: the range is memory like any other from now on.
                 let mut arena = enter.lock(&device.arena)?;
-                old.extend(active.range.take().filter(|range| !range.dissolve(device, &mut arena)));
+                retire(&mut active.range, old, device, &mut arena);
                 if active.trial > 0 {
                     active.away = 1;
                     return None;
@@ -312,6 +314,7 @@ impl Planner {
         if arena.idle_large_bytes() >= bytes || !range.dissolve(device, &mut arena) {
             return false;
         }
+        drop(arena);
         active.range = None;
         active.settled = false;
         if std::mem::take(&mut active.good) || !std::mem::replace(&mut active.left, true) {
@@ -360,9 +363,7 @@ impl Planner {
                 }
                 let away = active.away > 0;
                 if active.step.is_some() && !enough(if away { expected } else { served }) {
-                    let mut arena = lock(&device.arena);
-                    let range = active.range.take();
-                    old.extend(range.filter(|range| !range.dissolve(device, &mut arena)));
+                    retire(&mut active.range, old, device, &mut lock(&device.arena));
                     // Of other shapes there is another plan; of the same there is the same.
                     match (active.trial.checked_sub(1), enough(expected)) {
                         (Some(left), _) => active.trial = left,
@@ -410,22 +411,21 @@ impl Planner {
         self.active.store(false, Ordering::Relaxed);
         self.recorder.stop();
         let State { phase, old, .. } = &mut *state;
+        let mut arena = lock(&device.arena);
         if let Phase::Planned(active) = phase {
-            old.extend(active.range.take());
+            retire(&mut active.range, old, device, &mut arena);
         }
         *phase = Phase::Over;
-        old.retain(|range| !range.dissolve(device, &mut lock(&device.arena)));
+        old.retain(|range| !range.dissolve(device, &mut arena));
     }
 
     /// All idle memory is wanted: the range is memory like any other. Says whether there was any.
-    pub fn trim(&self, device: &Device, enter: Enter) -> bool {
-        let Some(mut state) = enter.lock(&self.state) else { return false };
+    pub fn trim(&self, device: &Device) -> bool {
+        let mut state = lock(&self.state);
         let Phase::Planned(active) = &mut state.phase else { return false };
-        let (Some(range), Some(mut arena)) = (&active.range, enter.lock(&device.arena)) else {
-            return false;
-        };
+        let Some(range) = &active.range else { return false };
         let is_held = range.is_held(device);
-        if !range.dissolve(device, &mut arena) {
+        if !range.dissolve(device, &mut lock(&device.arena)) {
             return false;
         }
         active.range = None;
@@ -456,6 +456,11 @@ impl Planner {
         }
         self.recorder.bytes() + self.positions.bytes() + (bytes + ranges) as u64
     }
+}
+
+/// Ends a range for good: now, or where it cannot be yet, once it can.
+fn retire(range: &mut Option<Range>, old: &mut Vec<Range>, device: &Device, arena: &mut Arena) {
+    old.extend(range.take().filter(|range| !range.dissolve(device, arena)));
 }
 
 /// What is asked for.
